@@ -36,8 +36,9 @@ from drfd.core.model import events as ev  # noqa: E402
 from drfd.core.model import job as jobs  # noqa: E402
 from drfd.core.model.job import Dependency, Outcome, Usage, Words  # noqa: E402
 from drfd.core.model.resources import Axes, Resources  # noqa: E402
+from drfd.core.scheduling.kept_free import SeenLoad  # noqa: E402
 from drfd.core.usage import BeyondTally, Curve, GpuTally  # noqa: E402
-from drfd.journal.journal import Journal, digest  # noqa: E402
+from drfd.journal.journal import Journal  # noqa: E402
 from drfd.journal.records import Payload  # noqa: E402
 from drfd.launcher import attempt_files, protocol  # noqa: E402
 from drfd.launcher.protocol import AttemptLimits, DiskLimit, LaunchOrder  # noqa: E402
@@ -175,19 +176,7 @@ CURVE = Curve(
 )  # fmt: skip
 PAYLOAD = Payload(env={"PATH": "/usr/bin"}, script="#!/bin/sh\necho ü\n", proof="0" * 64)
 
-#: Records for an audit, which name the rules by the digest of their text.
-RULES_TEXT = '{"policy":"drf"}'
-AUDIT_EVENTS: list[ev.AuditEvent] = [
-    ev.DaemonStarted(at_s=90.5, version="0.1.0", rules=digest(RULES_TEXT), away_since_s=80.5),
-    ev.Configured(at_s=91.5, rules=digest(RULES_TEXT)),
-    ev.LaunchersAway(at_s=92.5, everywhere=False, nodes=("n1", "n2")),
-    ev.ExternalLoadChanged(at_s=93.5, kept=Resources(cores_milli=1500, memory_bytes=1 << 30)),
-    ev.DaemonStopped(at_s=94.5),
-    ev.ExternalLoadChanged(
-        at_s=95.5, kept=Resources(),
-        elsewhere=(("n1", Resources(cores_milli=3000, memory_bytes=1 << 30)),),
-    ),
-]  # fmt: skip
+LOAD = SeenLoad(1 << 30, {"n1": Resources(cores_milli=3000, memory_bytes=1 << 30)})
 Message = dict[str, Any]
 
 CREATED = {"uid": 1001, "boot_id": "b", "cgroup": "drfd/x/job-1-1", "at_s": 5.5, "mono_s": 0.5}
@@ -391,8 +380,6 @@ ASKED: list[tuple[str, Message]] = [
     ("show", {"id": 4711}),
     ("end_stray", {"id": 4711, "attempt": 1}),
     ("exec", {"id": 3, "attempt": 0, "pid": 9, "start_ticks": 8, "proof": "0" * 64}),
-    ("ledger", {"since_s": 5.5, "until_s": 4_000_000_000.0, "user": "nobody"}),
-    ("ledger_check", {}),
     ("shutdown", {"kill_jobs": False}),
 ]  # fmt: skip
 STREAM: Message = {"op": "events", "v": 1, "select": {"ids": [1, 2, 4]}, "standing": True}
@@ -494,9 +481,7 @@ def _write_journal(path: Path) -> None:
             journal.payloads.put(10, 1001, PAYLOAD)
             journal.put_curve(2, CURVE)
             journal.put_submission(1001, "0123", 7)
-            journal.put_rules(RULES_TEXT)
-            for audit_event in AUDIT_EVENTS:
-                journal.append_audit(audit_event)
+            journal.put_external_load(LOAD)
             journal.commit()
         with closing(sqlite3.connect(whole)) as database:
             database.execute(f"update facts set value = '{'0' * 32}' where name = 'id'")

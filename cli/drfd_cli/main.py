@@ -53,7 +53,6 @@ GROUPS = {
             "what was declared, what was used, what to ask for next time",
             "--by user --since 30d",
         ),
-        "ledger": ("entitlements while jobs waited, and what was held of them", "--why --since 7d"),
     },
     "The daemon": {
         "drain": ("stop launching jobs (administrators)", ""),

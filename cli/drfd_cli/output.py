@@ -525,10 +525,6 @@ def show_run_time(ran_s: float, *, has_ended: bool) -> str:
     return f"{ran_s:.1f}s" if is_short else show_duration(ran_s)
 
 
-#: Billionths of the machine, times milliseconds, in the whole machine for a second.
-_MACHINE_SECOND = 10**9 * 1000
-
-
 def counted(number: int, word: str) -> str:
     """Return `1 job` or `2,000 jobs`."""
     return f"{number:,} {word}{'' if number == 1 else 's'}"
@@ -552,16 +548,6 @@ def submitted(reply: SubmitReply) -> str:
 
 def size_or_dash(amount: int | None) -> str:
     return "-" if amount is None else show_size(amount)
-
-
-def show_machine_time(amount: int) -> str:
-    """Return an amount of the account of promises, in billionths of the machine times milliseconds,
-    as a time of the whole machine."""
-    if not amount:
-        return "-"
-    if amount < _MACHINE_SECOND:
-        return "<1s"
-    return show_duration(amount / _MACHINE_SECOND)
 
 
 def show_time(at_s: float | None) -> str:

@@ -67,9 +67,6 @@ _WINDOWS_S = 600.0
 _REPLY_S = 0.2
 #: Seconds after which a thread that computes yields the interpreter to the loop.
 _SWITCH_S = 0.0005
-#: Seconds between two marks on the lock file that the daemon lives. The next daemon knows by them,
-#: to this precision, when this one died.
-_ALIVE_S = 10.0
 #: Errors for want of a resource when a client cannot be accepted, and the seconds between two log
 #: lines about them.
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -99,8 +96,7 @@ class Surroundings:
     #: Uids of administrators, and of system users for whom jobs may run.
     admins: frozenset[int]
     allow: frozenset[int]
-    #: Descriptor of the state directory's lock file, whose modification time tells the next daemon
-    #: when this one was last alive.
+    #: Descriptor of the state directory's lock file.
     lock: int
     #: Where metrics are given.
     outlets: Outlets
@@ -176,7 +172,6 @@ class Daemon:
             keys_dir=places.keys(),
             reload=self.reload,
             shut_down=self.shut_down,
-            trusted_s=self._retention.clock,
         )
         self._feed = EventFeed(self._engine, self._meter)
         overview = Overview(
@@ -229,7 +224,6 @@ class Daemon:
             asyncio.create_task(self._links.run(self._engine)),
             asyncio.create_task(self._sampler.run()),
             asyncio.create_task(self._retention.run()),
-            asyncio.create_task(self._requests.accountant.run()),
             asyncio.create_task(self._server.run(listener)),
             asyncio.create_task(self._watch_supervisor()),
             asyncio.create_task(self._pass_now_and_then()),
@@ -237,7 +231,6 @@ class Daemon:
             asyncio.create_task(self._until_shutdown()),
             asyncio.create_task(self._notifier.feed_watchdog()),
             asyncio.create_task(self._notifier.report_status()),
-            asyncio.create_task(self._mark_alive()),
             asyncio.create_task(self._reserves.maintain()),
             asyncio.create_task(self._outlets.run(self._metrics)),
             asyncio.create_task(collect_garbage()),
@@ -248,7 +241,6 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.cancel)
         loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
-        self._engine.started(os.fstat(self._lock).st_mtime)
         self._engine.submit(Work(Tick(clock())))
         self._notifier.ready()
         done, waiting = await asyncio.wait([*parts, stop], return_when=asyncio.FIRST_COMPLETED)
@@ -382,15 +374,6 @@ class Daemon:
 
     def _adopt_windows(self, config: Config) -> None:
         self._engine.adopt_windows(expand(config.windows, time.time()))
-
-    async def _mark_alive(self) -> None:
-        """Record on the lock file at intervals that this daemon lives, in case it is killed."""
-        while True:
-            await asyncio.sleep(_ALIVE_S)
-            try:
-                os.utime(self._lock)
-            except OSError as error:
-                log.warning("event=not-marked-alive error=%s", error.strerror)
 
     async def _until_shutdown(self) -> None:
         """Return after `drf shutdown`; if that was asked for, only when no job runs any more."""

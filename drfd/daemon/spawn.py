@@ -10,8 +10,7 @@ import pwd
 import stat
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,10 +28,7 @@ RUN = (sys.executable, "-I", "-m")
 #: The system user that the controller becomes, if there is one and nothing else is configured.
 DEFAULT_USER = "drfd"
 #: Files in the controller's directory, beside the lock.
-JOURNAL_FILES = (
-    *("journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm", "journal.reserve"),
-    *("promises.sqlite", "promises.sqlite-wal", "promises.sqlite-shm"),
-)
+JOURNAL_FILES = ("journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm", "journal.reserve")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +105,7 @@ def prepare(places: Places) -> int:
             "running", text, hint=f"DRFD_SOCKET or --socket name its socket: {address}"
         ) from None
     if _is_plain(lock):
-        with _as_last_alive(lock):
-            os.truncate(lock, 0)
+        os.truncate(lock, 0)
     return lock
 
 
@@ -135,19 +130,9 @@ def publish(lock: int, socket_path: Path) -> None:
     if not _is_plain(lock):
         return
     try:
-        with _as_last_alive(lock):
-            os.pwrite(lock, os.fsencode(socket_path.absolute()), 0)
+        os.pwrite(lock, os.fsencode(socket_path.absolute()), 0)
     except OSError as error:
         log.warning("event=address-not-noted error=%s", error.strerror)
-
-
-@contextmanager
-def _as_last_alive(lock: int) -> Iterator[None]:
-    """Keep the modification time of the lock's file: by it a later daemon knows how long this one,
-    or one before, was alive."""
-    before = os.fstat(lock)
-    yield
-    os.utime(lock, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def _make_state(state: Path) -> None:

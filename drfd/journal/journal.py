@@ -22,6 +22,7 @@ from drfd.core.model import events as ev
 from drfd.core.model.job import Array, Job, JobSpec, JobState, Outcome
 from drfd.core.model.resources import Axes
 from drfd.core.scheduling.backfill import KeptReservation
+from drfd.core.scheduling.kept_free import SeenLoad
 from drfd.core.scheduling.scheduler import PastRuns
 from drfd.core.usage import Curve
 from drfd.journal import records
@@ -102,6 +103,16 @@ class Journal:
         """Store what is kept for big jobs, in the open transaction."""
         query = "insert or replace into facts values ('reservations', ?)"
         self._db.write(query, (json.dumps(kept),))
+
+    def external_load(self) -> SeenLoad:
+        """Return what the last daemon saw of the external load."""
+        value = self._fact("external_load")
+        return SeenLoad() if value is None else msgspec.json.decode(value, type=SeenLoad)
+
+    def put_external_load(self, load: SeenLoad) -> None:
+        """Store the external load, in the open transaction."""
+        query = "insert or replace into facts values ('external_load', ?)"
+        self._db.write(query, (msgspec.json.encode(load).decode(),))
 
     def past_runs(self, rules: str) -> tuple[PastRuns, list[Job]] | None:
         """Return what a daemon has stored of ended runs under the rules with this digest, and the
@@ -220,36 +231,12 @@ class Journal:
         )
         return len(data)
 
-    def append_audit(self, event: ev.AuditEvent) -> None:
-        """Add a record for a later audit to the open transaction."""
-        with self._db.reported("write"):
-            self._append_event(event, None)
-
-    def put_rules(self, text: str) -> None:
-        """Store the text of the rules under its digest, unless it is there already, in the open
-        transaction."""
-        query = "insert or ignore into rules_in_force values (?, ?)"
-        self._db.write(query, (digest(text), text))
-
-    def last_load(self) -> ev.ExternalLoadChanged | None:
-        """Return what was last recorded of the load from outside, or None."""
-        query = (
-            "select data from events where job_id is null and kind = 'ExternalLoadChanged'"
-            " order by seq desc limit 1"
-        )
-        row = self._db.row(query)
-        if row is None:
-            return None
-        event = records.decode_audit_event("ExternalLoadChanged", row[0])
-        assert isinstance(event, ev.ExternalLoadChanged)
-        return event
-
     def last_event_at(self) -> float | None:
         """Return the Unix time of the last event of any kind, or None if the journal is new."""
         row = self._db.row("select at_s from events order by seq desc limit 1")
         return None if row is None else float(row[0])
 
-    def _append_event(self, event: ev.Event | ev.AuditEvent, job_id: int | None) -> int:
+    def _append_event(self, event: ev.Event, job_id: int | None) -> int:
         """Append the event and return its length in bytes."""
         self._db.begin()
         data = records.encode(event)
@@ -374,8 +361,7 @@ class Journal:
         ids = {"job": job_id, "array": None if array is None else array.id}
         with self._db.reported("read"):
             for kind, data in self._db.execute(query, ids):
-                if kind not in ev.AUDIT_KINDS:
-                    yield self._records.event(kind, data)
+                yield self._records.event(kind, data)
 
     def live_bytes(self, uid: int) -> int:
         """Return the bytes stored for the user's live jobs and arrays, and for their tasks with a

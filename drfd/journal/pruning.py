@@ -143,8 +143,6 @@ ROWS, _BYTES = 100, 256 << 10
 _READ_AT_ONCE, _MOST_READ = 20, 500
 #: Number of pages returned to the file system in one step, and of unused pages that are kept.
 _PAGES_AT_ONCE, _PAGES_KEPT = 512, 1024
-#: Kinds of records that belong to no job. The newest of each stays, because it is still valid.
-_JOBLESS_KINDS = tuple(ev.AUDIT_KINDS)
 #: Length in bytes above which the log is written back and truncated while there is no reader.
 _LOG_BYTES = 64 << 20
 #: Decodes a long command line as its row number, without reading it.
@@ -206,7 +204,7 @@ class Pruning:
             while not left.is_none and self._remove_one(before_s, user, left):
                 pass
             if user is None:
-                self._remove_jobless(before_s, left)
+                self._remove_drains(before_s, left)
             if has_begun and not left.has_removed:
                 self._db.execute("rollback")
         if left.has_removed:
@@ -336,19 +334,7 @@ class Pruning:
         if array_id is None or not self._db.execute(query, (array_id,)).fetchone():
             self._commands.release(spec)
 
-    def _remove_jobless(self, before_s: float, left: _Left) -> None:
-        query = (
-            "select seq, at_s, length(data) from events where job_id is null and kind = ?"
-            " order by seq limit 2"
-        )
-        for kind in _JOBLESS_KINDS:
-            while not left.is_none:
-                rows = self._db.execute(query, (kind,)).fetchall()
-                # The first record is valid until the time of the second.
-                if len(rows) < 2 or rows[1][1] >= before_s:
-                    break
-                self._db.execute("delete from events where seq = ?", (rows[0][0],))
-                left.take(rows[0][2])
+    def _remove_drains(self, before_s: float, left: _Left) -> None:
         for seq, size in self._outdated_drains(before_s):
             if left.is_none:
                 break

@@ -87,13 +87,5 @@ class Records:
 #: Decodes records without their long command lines.
 without_words = Records(lambda number: NO_WORDS)
 
-_audit_events: dict[str, msgspec.json.Decoder[ev.AuditEvent]] = {
-    kind: msgspec.json.Decoder(cls) for kind, cls in ev.AUDIT_KINDS.items()
-}
 decode_curve = msgspec.json.Decoder(Curve).decode
 decode_declared = msgspec.json.Decoder(DeclaredJob).decode
-
-
-def decode_audit_event(kind: str, data: bytes) -> ev.AuditEvent:
-    """Decode an audit event. Raises KeyError for a kind that is not in `events.AUDIT_KINDS`."""
-    return _audit_events[kind].decode(data)

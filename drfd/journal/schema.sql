@@ -8,7 +8,7 @@ create table events (
     data   blob    not null
 ) strict;
 create index events_by_job on events (job_id, seq);
--- Of events that are about no job, the last of a kind is looked up at each start.
+-- Of events that are about no job, those of a kind are looked up at each start.
 create index events_of_none on events (kind, seq) where job_id is null;
 
 -- Every job as it stands: `events` replayed, kept up to date in the same transaction. A task names
@@ -124,16 +124,10 @@ end;
 -- What is true of the journal itself, by name: `id` is random and made once; `next_id` is the lowest id
 -- that the next job may have, where the launcher has shown that higher ones were given out before;
 -- `trusted_s` is the Unix time by which history was removed last; `reservations` is what was promised to
--- big jobs; `past_runs` is what the scheduler knows of ended runs, up to an event.
+-- big jobs; `external_load` is what the daemon last saw of it; `past_runs` is what the scheduler knows of
+-- ended runs, up to an event.
 create table facts (
     name  text primary key,
     value text not null
 ) strict, without rowid;
 insert into facts values ('id', lower(hex(randomblob(16))));
-
--- The texts of the rules that were in force at some time, by their digests, which events name: one row
--- for each text.
-create table rules_in_force (
-    digest text primary key,
-    text   text not null
-) strict, without rowid;

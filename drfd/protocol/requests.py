@@ -318,20 +318,6 @@ class SharesRequest(_Request, tag="shares", frozen=True):
     """Ask for the fair-share table."""
 
 
-class LedgerRequest(_Request, tag="ledger", frozen=True):
-    """Ask what was promised to those who waited, what they held of it, and why not the rest."""
-
-    #: Unix times: hours of which a part is at or after the first, and before the second.
-    since_s: Instant | None = None
-    until_s: Instant | None = None
-    #: Only this user's; null for the sender's own, or everybody's for administrators.
-    user: Name | None = None
-
-
-class LedgerCheckRequest(_Request, tag="ledger_check", frozen=True):
-    """Compute the account of promises again from the journal, and compare; for administrators."""
-
-
 class NodesRequest(_Request, tag="nodes", frozen=True):
     """Ask for the machines on which jobs run."""
 

@@ -14,8 +14,8 @@ from operator import itemgetter
 from typing import Any
 
 from drfd.core.model.machine import Vector, minus, plus
-from drfd.core.promises import WHOLE, Parts, PromiseAccount
 from drfd.sim.driver import FinishedJob, Run, work_s
+from drfd.sim.promises import WHOLE, Parts, PromiseAccount
 from drfd.sim.workload import SimJob
 
 #: The number of moments, at equal distances, at which envy is measured.
@@ -51,14 +51,14 @@ class OverTime:
     account: PromiseAccount
 
 
-def over_time(run: Run, *, has_pairs: bool = False) -> OverTime:
+def over_time(run: Run) -> OverTime:
     first = [left.job.submit_s for left in run.unstarted]
     first += [ran.job.submit_s for ran in run.ran]
     last = [*first, *(ran.end_s for ran in run.ran)]
     start_s = min(first, default=0.0)
     span_s = max(last, default=0.0) - start_s
     window_s = _DAY_S if span_s > _FEW_DAYS * _DAY_S else _HOUR_S
-    account = PromiseAccount(run.rules.shares, has_pairs=has_pairs)
+    account = PromiseAccount(run.rules.shares)
     watch, windows = _Watch(account, run), _Windows(account, start_s, window_s)
     step_s, sampled = max(span_s / SAMPLES, 1e-9), 0
     for at_s, changes in groupby(run.changes(), key=itemgetter(0)):
@@ -69,7 +69,7 @@ def over_time(run: Run, *, has_pairs: bool = False) -> OverTime:
         for _, leaf, demand, job, sign in changes:
             watch.take(leaf, demand, job, sign)
     windows.close()
-    sums = sorted(account.counted.sums.items())
+    sums = sorted(account.sums.items())
     return OverTime(
         kept={leaf: parts.kept_part / (parts.waited * WHOLE) for leaf, parts in sums},
         worst=windows.worst,
@@ -98,7 +98,7 @@ class _Windows:
         """Look at the window that ends now."""
         begin_s = (self._account.now_ms - 1) // (self._length_s * 1000) * self._length_s
         found = [] if self.worst is None else [self.worst]
-        sums = dict(self._account.counted.sums)
+        sums = self._account.sums
         for leaf, parts in sums.items():
             before = self._before.get(leaf, Parts())
             waited = parts.waited - before.waited
@@ -233,7 +233,7 @@ def measure(run: Run) -> View:
 
 def _parts_by_cause(account: PromiseAccount) -> View | None:
     sums = Parts()
-    for each in account.counted.sums.values():
+    for each in account.sums.values():
         sums = sums.after(each, 1)
     if not sums.promised:
         return None
@@ -244,7 +244,7 @@ def _parts_by_cause(account: PromiseAccount) -> View | None:
 
 def _starts_by_reason(account: PromiseAccount) -> View:
     """Return the counts of `Starts` by `StartReason`."""
-    found = account.counted.starts
+    found = account.starts
     return {why.value: found[why]._asdict() for why in sorted(found)}
 
 

@@ -1,4 +1,4 @@
-"""What was: drf history, report and ledger, for people and for programs."""
+"""What was: drf history and report, for people and for programs."""
 
 import json
 import time
@@ -174,8 +174,6 @@ def test_values_for_programs_are_plain_and_unknown_is_empty(drf, daemon, past):
         ("history --since foo", "'foo' is not a time"),
         ("history --since 1d --until 2d", "--since is not before --until"),
         ("history -u bob -a", "--user and --all exclude each other"),
-        ("ledger --verify --why", "it goes with --json alone"),
-        ("ledger --since 2d --until 3d", "--since is not before --until"),
     ],
 )
 def test_what_cannot_be_meant_is_said_in_one_line(drf, daemon, words, complaint):
@@ -332,112 +330,10 @@ def test_a_wide_screen_shows_how_the_last_job_of_each_line_went(drf, daemon, mon
     assert json.loads(drf("report", "--json").out)["rows"][0]["curve"]["id"] == 7
 
 
-# -- ledger ------------------------------------------------------------------------------------
+# -- the audit -----------------------------------------------------------------------------------
 
-#: The whole machine for an hour.
-HOUR = 3_600_000 * 10**9
-#: 2026-03-01 10:00 UTC, and an hour in milliseconds.
+#: 2026-03-01 10:00 UTC.
 BEGIN_S = 1_772_359_200.0
-LONG = 3_600_000
-ANN = {"user": "ann", "pool": None}
-BOB = {"user": "bob", "pool": None}
-CAUSES = dict.fromkeys(("away", "drained", "own_limit", "outside", "others", "size"), 0)
-
-
-def sums(waited_ms: int, promised: int, kept: int, **causes: int) -> dict[str, Any]:
-    return {
-        "waited_ms": waited_ms, "kept_part": 0.25, "promised": promised, "kept": kept,
-        **CAUSES, **causes,
-    }  # fmt: skip
-
-
-ANNS = {
-    **ANN, **sums(4 * LONG, 2 * HOUR, HOUR // 2, others=HOUR, size=HOUR // 2),
-    "below": {"since": BEGIN_S, "seconds": 7200.0},
-}  # fmt: skip
-#: Too short to be seen.
-BOBS = {**BOB, **sums(3, HOUR // 10**6, 0, size=HOUR // 10**6), "below": None}
-TOTAL = sums(4 * LONG + 3, 2 * HOUR + HOUR // 10**6, HOUR // 2, others=HOUR, size=HOUR // 2)
-STARTS = [
-    {"why": "reservation", "all": 2, "beyond": 2, "past": 2, "past_fitting": 1},
-    {"why": "turn", "all": 10, "beyond": 5, "past": 1, "past_fitting": 0},
-]
-PAST = {
-    **BOB, "id": 42, "at": BEGIN_S + 60, "why": "reservation", "fits": True, "short": [ANN],
-}  # fmt: skip
-
-
-def ledger(**changes: Any) -> dict[str, Any]:
-    return {
-        "since": BEGIN_S, "until": BEGIN_S + 4 * 3600, "user": None, "rows": [ANNS, BOBS],
-        "total": TOTAL, "leaves": 2, "starts": STARTS,
-        "pairs": [{**ANN, "by": BOB, "amount": HOUR}, {**ANN, "by": None, "amount": HOUR // 1000}],
-        "pairs_more": 3, "past": [PAST], "past_more": 1, "hours": 4, "steps_back": 0,
-        "doubtful": 0, "events": 99, "begin": BEGIN_S, **changes,
-    }  # fmt: skip
-
-
-HOURS = "4 hours from 2026-03-01 10:00:00 on, events up to 99"
-
-
-def test_the_account_of_promises_has_causes_and_with_why_whom_and_which_starts(drf, daemon):
-    daemon.replies = {"ledger": ledger(steps_back=1, doubtful=2)}
-    screen = text(drf("ledger", "--why", "-u", "ann").screen)
-    assert screen == text(f"""
- USER    WAITED   PROMISED   KEPT   SHORT   OTHERS     SIZE   LONGEST BELOW
- {"─" * 81}
- ann      4h00m        50%    25%   1h30m    1h00m   30m00s   2h00m (Mar 01 10:00)
- all 2    4h00m        50%    25%   1h30m    1h00m   30m00s
-12 starts, 3 of them past somebody who was short
-in 1 of these the first job of one who was short fitted: 1 with a reservation
- SHORT   BECAUSE OF    TIME
- {"─" * 26}
- ann     bob          1h00m
- ann     others          3s
-3 more with less
-whoever held more than promised took what was idle at that time
- STARTED               ID   OF    RULE                 FITTED   PAST
- {"─" * 67}
- 2026-03-01 10:01:00   42   bob   with a reservation   yes      ann
-1 more before
-{HOURS}
-the clock was set back 1 time: such a step counts as no time
-2 events left out: others of these jobs were removed
-""")
-    assert daemon.requests[-1]["user"] == "ann"
-    assert text(drf("ledger", "--since", "2026-03-01").screen)[:7] == [*screen[:6], HOURS]
-    request = daemon.requests[-1]
-    assert request.pop("since_s") % 3600 == 0
-    assert request == {"op": "ledger"}
-
-
-def test_json_and_csv_of_the_account_have_the_exact_amounts(drf, daemon):
-    daemon.replies = {"ledger": ledger()}
-    assert json.loads(drf("ledger", "--json").out) == ledger()
-    assert drf("ledger", "--csv").out.splitlines() == [
-        "user,pool,waited_ms,kept_part,promised,kept,others,size,own_limit,outside,drained,away,"
-        "below_since,below_seconds",
-        f"ann,,{4 * LONG},0.25,{2 * HOUR},{HOUR // 2},{HOUR},{HOUR // 2},0,0,0,0,{BEGIN_S},7200.0",
-        f"bob,,3,0.25,{HOUR // 10**6},0,0,{HOUR // 10**6},0,0,0,0,,",
-    ]
-    daemon.replies = {"ledger": ledger(total=sums(0, 0, 0), rows=[], starts=[])}
-    assert drf("ledger").screen.splitlines()[0] == "nobody has waited"
-    daemon.replies = {"ledger": ledger(hours=0)}
-    assert drf("ledger").err == "drf: nothing is known of that time\n"
-
-
-def test_verify_tells_the_first_hour_that_differs(drf, daemon):
-    found = {"hours": 9, "compared": 7, "events": 99, "gone": 4, "fault": None}
-    counts = "7 of 9 hours compared with what 99 events give; 4 are gone with their jobs\n"
-    daemon.replies = {"ledger_check": found}
-    result = drf("ledger", "--verify")
-    assert (result.code, result.out) == (0, f"{counts}all is as it was written\n")
-    fault = {"begin": BEGIN_S, "text": "its events give another account than is stored"}
-    daemon.replies = {"ledger_check": {**found, "fault": fault}}
-    result = drf("ledger", "--verify")
-    told = f"hour from 2026-03-01 10:00:00 on: {fault['text']}\n"
-    assert (result.code, result.out) == (1, f"{told}{counts}the account is not what it was\n")
-    assert json.loads(drf("ledger", "--verify", "--json").out)["fault"] == fault
 
 
 @pytest.fixture

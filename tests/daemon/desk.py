@@ -38,8 +38,6 @@ REPLIES: dict[str, Any] = {
     "shares": replies.SharesReply, "doctor": replies.DoctorReply,
     "end_stray": replies.EndStrayReply, "exec": replies.ExecReply, "usage": replies.UsageReply,
     "submission": replies.SubmissionReply, "recent": replies.RecentReply,
-    "ledger": replies.LedgerReply,
-    "ledger_check": replies.LedgerCheckReply,
 }  # fmt: skip
 #: A reply as JSON.
 View = dict[str, Any]

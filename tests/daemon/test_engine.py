@@ -43,7 +43,6 @@ from fakes import (
     spec,
     tables,
 )
-from journal.book import audit_records
 
 # -- what shares a turn, and what waits for it -------------------------------------------------
 
@@ -156,11 +155,9 @@ def test_limits_by_hour_are_adopted_at_their_hour_and_what_runs_runs_on(make_she
 
 
 def test_a_reload_keeps_limits_by_hour_or_takes_them_back(make_shell):
-    """Each time the rules of the hour are one record for a later audit."""
     by = replace(rules(), pools={"lab": Pool()})
     shell = make_shell(by=by, clock=lambda: now(5000))
     shell.engine.adopt_limit_hours(by_hour())
-    shell.engine.started(0.0)
     shell.turn(of_lab())
     assert shell.host.take() == []
     shell.engine.adopt(replace(by, grace_s=20), by_hour())
@@ -170,8 +167,6 @@ def test_a_reload_keeps_limits_by_hour_or_takes_them_back(make_shell):
     shell.engine.adopt(by)
     shell.turn()
     assert shell.host.take() == [Launch(1, 1)]
-    kinds = [type(event) for event in audit_records(shell.journal.path)]
-    assert kinds.count(ev.Configured) == 2
     assert shell.engine.due_s() is None
 
 
@@ -415,7 +410,6 @@ def test_a_daemon_that_is_started_again_keeps_free_what_was_in_use(make_shell):
     shell.engine.note_left(demand(0, 5).memory_bytes)
     shell.turn(st.Tick(now()))
     after = make_shell(by=by)
-    after.engine.started(0.0)
     assert after.engine.external is not None
     assert after.engine.external.kept == demand(0, 4)
     after.turn(st.SubmitAsked(now(), spec(asks=demand(1, 15))))
@@ -424,6 +418,26 @@ def test_a_daemon_that_is_started_again_keeps_free_what_was_in_use(make_shell):
     assert [after.engine.see_external(demand(0, 0)) for _ in range(5)][-1]
     after.turn(st.Tick(now()))
     assert started(after) == [1]
+
+
+@pytest.mark.slow
+def test_a_load_is_stored_when_it_begins_changes_notably_and_ends(make_shell):
+    clock = [now()]
+    shell = make_shell(by=replace(rules(9, 100), beside=demand(0, 1)), clock=lambda: clock[0])
+    load = shell.engine.scheduler.external_load
+
+    def stored_gib(kept_gib: int, at_s: float) -> int:
+        clock[0] = now(at_s)
+        load.kept = demand(0, kept_gib)
+        shell.turn()
+        return shell.journal.external_load().memory_bytes >> 30
+
+    assert stored_gib(1, 100) == 1, "less than a twentieth of the capacity, but it begins"
+    assert stored_gib(5, 200) == 1, "less than a twentieth more"
+    assert stored_gib(6, 300) == 6
+    assert stored_gib(90, 310) == 6, "half a minute lies between two records"
+    assert stored_gib(90, 330) == 90, "and then what holds is stored"
+    assert stored_gib(0, 400) == 0
 
 
 # -- what ended, and who waits for it ----------------------------------------------------------

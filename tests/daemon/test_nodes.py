@@ -24,7 +24,6 @@ from drfd.core.decisions import stimuli as st
 from drfd.core.explain.reasons import explain_wait
 from drfd.core.explain.waits import ClosedNode, NodesAway
 from drfd.core.fairness.rules import Rules
-from drfd.core.model import events as ev
 from drfd.core.model.job import JobState
 from drfd.core.model.resources import NOTHING, Axes, ClusterNode, Resources
 from drfd.daemon.cluster import slurm_warnings
@@ -41,7 +40,6 @@ from drfd.host.measurements import Machine
 from drfd.journal.journal import Journal
 from drfd.launcher.settings import LauncherSettings, SlurmSettings
 from fakes import ALICE, GIB, demand, now, replace, spec
-from journal.book import audit_records
 
 # -- the configuration -------------------------------------------------------------------------
 
@@ -413,10 +411,8 @@ async def test_what_others_jobs_have_stays_while_nobody_can_tell(links):
         assert b.engine.external.elsewhere == others
         b.n1.send({"report": "nodes", "away": None, "nodes": {"n1": {**has, "outside_cores": 0}}})
         await until(lambda: b.engine.external is None, lambda: b.engine.external)
-        records = audit_records(b.engine.journal.path)
-        loads = [each for each in records if isinstance(each, ev.ExternalLoadChanged)]
-        # The end is recorded half a minute later.
-        assert [each.elsewhere for each in loads] == [others]
+        # The end is stored half a minute later.
+        assert b.engine.journal.external_load().elsewhere == dict(others)
 
 
 async def test_doctor_warns_of_nodes_on_which_nothing_starts_and_of_what_they_lack(links):

@@ -1,23 +1,16 @@
-"""What is asked of jobs that are over, reports, and the account of promises."""
+"""What is asked of jobs that are over, and reports."""
 
-import asyncio
-import sqlite3
-import zlib
-from collections.abc import Callable
-from contextlib import closing
 from typing import Any
 
 import pytest
 
 from daemon.desk import Desk
-from drfd.common.errors import HostError, NotPermitted, Unavailable
-from drfd.core.decisions.stimuli import Actor, Now, RemovedReport, Tick
+from drfd.common.errors import Unavailable
+from drfd.core.decisions.stimuli import RemovedReport, Tick
 from drfd.core.model.job import Usage
 from drfd.core.usage import Curve, Point
 from drfd.daemon.children.children import Children
-from drfd.daemon.config import Config
-from drfd.journal.promises import NAME
-from fakes import ADMIN, ALICE, BOB, ended, launched, now, rules
+from fakes import ADMIN, ALICE, BOB, ended, launched, now
 
 
 async def history(desk: Desk, actor: Any, **fields: Any) -> list[int]:
@@ -178,141 +171,3 @@ async def test_a_report_of_few_jobs_waits_for_no_process(desk):
     assert (await desk.ask(ALICE, op="report"))["rows"] == []
     await desk.finish(await desk.submit(ALICE, name="train"), **used())
     assert [row["name"] for row in (await desk.ask(ALICE, op="report"))["rows"]] == ["train"]
-
-
-# -- the account of promises: what is asked of it, and who is told what of it ------------------
-
-
-EVE = Actor("eve", 3000, False)
-#: The Unix time of the tests at a full hour, and an hour in billionths of the machine.
-BEGIN_S = 1_700_002_800.0
-HOUR = 3_600_000 * 10**9
-
-
-#: Starts a daemon with so many cores.
-Start = Callable[..., Desk]
-
-
-class Clock:
-    """A clock that is set by hand, in hours."""
-
-    hours = 0.0
-
-    def __call__(self) -> Now:
-        return now(BEGIN_S - now().at_s + 3600 * self.hours)
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def start(make_desk, clock):
-    """Start a daemon whose rules are on record."""
-    started: list[Desk] = []
-
-    def make(cores: int = 9, config: Config | None = None) -> Desk:
-        desk = make_desk(by=rules(cores), config=config, clock=clock)
-        desk.shell.engine.started(clock().at_s)
-        started.append(desk)
-        return desk
-
-    yield make
-    for desk in started:
-        desk.requests.close()
-        desk.shell.host.take()
-
-
-async def busy(start: Start, clock: Clock) -> Desk:
-    """Alice holds all nine cores, bob waits from the first quarter of an hour on, eve does not."""
-    desk = start()
-    await desk.submit(ALICE, cores=9)
-    clock.hours = 0.25
-    await desk.submit(BOB)
-    clock.hours = 1.5
-    return desk
-
-
-@pytest.mark.slow
-async def test_what_one_lacks_because_of_another_is_for_the_two(start, clock):
-    desk = await busy(start, clock)
-    pair = {
-        "user": "bob", "pool": None, "by": {"user": "alice", "pool": None},
-        "amount": HOUR * 5 // 8,
-    }  # fmt: skip
-    for actor, pairs in ((ALICE, [pair]), (BOB, [pair]), (EVE, []), (ADMIN, [pair])):
-        assert (await desk.ask(actor, op="ledger"))["pairs"] == pairs
-    with pytest.raises(NotPermitted, match="what was promised to another user is for that user"):
-        await desk.ask(EVE, op="ledger", user="bob")
-    assert (await desk.ask(BOB, op="ledger", user="bob"))["pairs"] == [pair]
-
-
-@pytest.mark.slow
-async def test_only_hours_of_the_asked_time_count(start, clock):
-    desk = await busy(start, clock)
-
-    async def hours(**asked: float) -> tuple[float | None, float | None, int]:
-        reply = await desk.ask(BOB, op="ledger", **asked)
-        return reply["since"], reply["until"], reply["total"]["waited_ms"]
-
-    first, last = BEGIN_S, BEGIN_S + 3600
-    assert await hours() == (first, last + 1800, 4_500_000)
-    assert await hours(since_s=last) == (last, last + 1800, 1_800_000)
-    assert await hours(until_s=last) == (first, last, 2_700_000)
-    assert await hours(since_s=last + 1800) == (None, None, 0)
-    clock.hours = 3
-    assert await hours(since_s=last + 1800) == (last, last + 7200, 7_200_000)
-
-
-@pytest.mark.slow
-async def test_an_administrator_checks_the_account_and_is_told_the_first_hour_that_differs(
-    start, clock
-):
-    desk = await busy(start, clock)
-    clock.hours = 2.5
-    await desk.submit(EVE)
-    found = await desk.ask(ADMIN, op="ledger_check")
-    assert found == {"hours": 3, "compared": 3, "events": 5, "gone": 0, "fault": None}
-    path = desk.shell.journal.path
-    with closing(sqlite3.connect(path)) as db, db:
-        other = "replace(cast(data as text), 'root.alice', 'root.eve')"
-        db.execute(f"update events set data = cast({other} as blob) where seq = 2")
-    fault = (await desk.ask(ADMIN, op="ledger_check"))["fault"]
-    assert fault == {
-        "begin": BEGIN_S, "text": "its events give another account than is stored",
-    }  # fmt: skip
-    with pytest.raises(NotPermitted, match="only an administrator"):
-        await desk.ask(ALICE, op="ledger_check")
-
-
-@pytest.mark.slow
-async def test_a_file_not_to_be_read_is_an_error_with_its_cure(start, clock):
-    desk = await busy(start, clock)
-    path = desk.shell.journal.path.with_name(NAME)
-    await desk.submit(EVE)
-    await desk.ask(BOB, op="ledger")
-    with closing(sqlite3.connect(path)) as db, db:
-        text = zlib.compress(b"no text of an hour")
-        assert db.execute("update hours set data = ?", (text,)).rowcount
-    with pytest.raises(HostError, match="cannot use the account of promises") as error:
-        await desk.ask(BOB, op="ledger")
-    assert "moved away" in error.value.hint
-    for each in path.parent.glob(f"{NAME}*"):
-        each.unlink()
-    path.write_bytes(b"no database at all, but long" * 100)
-    with pytest.raises(HostError, match="cannot use the account of promises") as error:
-        await desk.ask(BOB, op="ledger")
-    assert "moved away" in error.value.hint
-
-
-@pytest.mark.slow
-async def test_whoever_waits_for_an_account_with_much_to_do_still_has_lists(start, clock):
-    desk = await busy(start, clock)
-    async with desk.requests.accountant._turn:
-        waiting = asyncio.create_task(desk.ask(BOB, op="ledger"))
-        await asyncio.sleep(0)
-        async with asyncio.timeout(60):
-            assert (await desk.ask(BOB, op="status"))["jobs"]
-        assert not waiting.done()
-    assert (await waiting)["rows"]

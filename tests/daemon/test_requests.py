@@ -1000,7 +1000,7 @@ async def test_no_request_about_20_000_jobs_stops_the_loop_for_long(make_desk, n
         "why": one, "submission": one, "recent": {}, "history": {"limit": 1000},
         "report": {"by": "job"}, "wait": {"ids": [*range(1, 20_001)], "timeout_s": 0.0},
         "events": {"standing": True, "select": {"everything": True}}, "snapshots": {},
-        "usage": {"user": "alice"}, "ledger": {}, "ledger_check": {}, "shares": {}, "nodes": {},
+        "usage": {"user": "alice"}, "shares": {}, "nodes": {},
         "doctor": {}, "metrics": {}, "reload": {}, "drain": {"on": True},
         "submit": {"argv": ["true"], "cwd": "/", "array": "0-19999"},
         "submit_list": {"jobs": [{"argv": ["true"]}] * 1000}, "end_stray": {"id": 1, "attempt": 1},
@@ -1237,8 +1237,7 @@ LOOKS = [
     *(kind(v=1) for kind in (
         msg.HelloRequest, msg.StatusRequest, msg.HistoryRequest, msg.RecentRequest,
         msg.ReportRequest, msg.EventsRequest, msg.SharesRequest, msg.NodesRequest,
-        msg.DoctorRequest, msg.MetricsRequest, msg.LedgerRequest,
-        msg.LedgerCheckRequest,
+        msg.DoctorRequest, msg.MetricsRequest,
         msg.SnapshotsRequest,
     )),
     # Each submission has a line of its own.

@@ -1,4 +1,4 @@
-"""The journal in the daemon: what is removed, what is recorded for an audit, and `drfd compact`."""
+"""The journal in the daemon: what is removed, and `drfd compact`."""
 
 import asyncio
 import os
@@ -10,20 +10,17 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from drfd import __version__
 from drfd.common.errors import HostError
-from drfd.core.fairness.rules import rules_text
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Now
-from drfd.core.model.resources import Axes, Resources
+from drfd.core.model.resources import Axes
 from drfd.daemon import spawn
 from drfd.daemon.config import HistorySettings
-from drfd.daemon.engine.journal_upkeep import AuditRecords, Retention, TrustedClock
+from drfd.daemon.engine.journal_upkeep import Retention, TrustedClock
 from drfd.daemon.main import main
 from drfd.journal.journal import Journal
-from fakes import BOB, apply_and_append, demand, happened, now, replace, rules, spec
-from journal.book import audit_records, rules_in_force
+from fakes import BOB, apply_and_append, happened, now, replace, spec
 
 # -- history goes as configured ----------------------------------------------------------------
 
@@ -167,84 +164,6 @@ def test_a_clock_that_is_ten_years_ahead_for_an_hour_removes_no_history(journal)
     assert there(journal, 50) == list(range(1, 51))
     # A daemon that starts meanwhile takes the last one's word, and not the clock's.
     assert journal.trusted_time_s() == pytest.approx(51 * DAY_S, abs=0.2 * DAY_S)
-
-
-# -- records for an audit: durable with a turn, none twice, none lost --------------------------
-
-
-CAPACITY = demand(10, 100)
-
-
-class AuditBench:
-    """Records of a journal of their own, and a clock that a test sets."""
-
-    def __init__(self, journal: Journal) -> None:
-        self.time_s = 100.0
-        self.journal = journal
-        self.records = AuditRecords(self.journal, lambda: Now(self.time_s, self.time_s))
-
-    def written(self) -> list[ev.AuditEvent]:
-        """Everything in the journal after what is pending has been written."""
-        self.records.write()
-        self.journal.commit()
-        self.records.written()
-        return audit_records(self.journal.path)
-
-    def see(self, cores: float, at_s: float) -> bool:
-        self.time_s = at_s
-        kept = Resources(cores_milli=int(cores * 1000))
-        return self.records.see_load(kept, CAPACITY)
-
-
-@pytest.fixture
-def bench(journal) -> AuditBench:
-    return AuditBench(journal)
-
-
-def test_a_start_names_the_rules_in_force_and_only_other_rules_are_news(bench):
-    bench.records.started(rules(), seen_alive_s=50.0)
-    bench.records.adopted(rules())
-    (start,) = bench.written()
-    assert isinstance(start, ev.DaemonStarted)
-    assert (start.at_s, start.version, start.away_since_s) == (100.0, __version__, None)
-    assert rules_in_force(bench.journal.path, start.rules) == rules_text(rules())
-    other = replace(rules(), policy="fifo")
-    for _ in range(2):
-        bench.records.adopted(other)
-    _, news = bench.written()
-    assert isinstance(news, ev.Configured)
-    assert rules_in_force(bench.journal.path, news.rules) == rules_text(other)
-    assert list(bench.journal.events()) == [], "the history of jobs does not know them"
-    assert bench.journal.load(rules().axes).next_id == 1
-
-
-@pytest.mark.parametrize(("seen_alive_s", "away_since_s"), [(90.0, 90.0), (10.0, 60.0)])
-def test_the_time_without_a_daemon_begins_with_its_last_sign_of_life(
-    bench, seen_alive_s, away_since_s
-):
-    """Its last event, or the mark that it leaves from time to time: whichever is later."""
-    bench.time_s = 60.0
-    bench.records.stopped()
-    bench.written()
-    bench.time_s = 100.0
-    bench.records.started(rules(), seen_alive_s)
-    start = bench.written()[-1]
-    assert isinstance(start, ev.DaemonStarted)
-    assert start.away_since_s == away_since_s
-
-
-def test_a_load_is_recorded_when_it_begins_changes_notably_and_ends(bench):
-    assert not bench.see(0, 0), "no load, as before"
-    assert bench.see(1, 100)
-    assert not bench.see(1.4, 200), "less than a twentieth of the capacity more"
-    assert bench.see(1.6, 300)
-    assert not bench.see(9, 310), "half a minute lies between two records"
-    assert bench.see(9, 330), "and then what holds is recorded"
-    assert bench.see(0, 400)
-    loads = [event for event in bench.written() if isinstance(event, ev.ExternalLoadChanged)]
-    assert [(event.at_s, event.kept.cores_milli) for event in loads] == [
-        (100.0, 1000), (300.0, 1600), (330.0, 9000), (400.0, 0),
-    ]  # fmt: skip
 
 
 # -- `drfd compact`: the journal of a daemon that does not run, written anew -------------------

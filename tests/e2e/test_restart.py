@@ -1,6 +1,6 @@
 """Killing drfd, its launcher, or both, at any time costs nothing: no job is lost, run twice, or
 without its end. (At every failpoint: tests/torture/test_crash_matrix.py.) And what is
-told of jobs that are over, and the account of promises, outlive it, too.
+told of jobs that are over outlives it, too.
 """
 
 import csv
@@ -8,17 +8,14 @@ import io
 import json
 import os
 import signal
-import sqlite3
 import sys
 import threading
 import time
-from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from instance import BLOWS, GATE, ROOMY, SMALL, Instance, is_alive, parent_of, wait_for
+from instance import BLOWS, GATE, ROOMY, SMALL, is_alive, parent_of, wait_for
 
 
 @pytest.mark.parametrize("blow", BLOWS)
@@ -153,57 +150,3 @@ def test_history_report_and_why_tell_of_them_also_after_a_restart(instance):
     assert f"next time: drf submit {' '.join(options)}" in instance.drf("why", 2).stdout
     assert "127 is a shell's word for: there is no such command" in instance.drf("why", 4).stdout
     assert instance.ended(*options, *HOLDER)["state"] == "COMPLETED", "what is advised is enough"
-
-
-# -- the account of promises ------------------------------------------------------------------
-
-
-def ledger(instance: Instance, *words: object) -> dict[str, Any]:
-    reply: dict[str, Any] = json.loads(instance.drf("ledger", "--json", *words).stdout)
-    return reply
-
-
-def row_of(reply: dict[str, Any]) -> dict[str, Any]:
-    """That of pool B: a job of A may have waited for the turn in which it started."""
-    (row,) = [each for each in reply["rows"] if each["pool"] == "B"]
-    return dict(row)
-
-
-def test_who_waits_sees_because_of_whom_also_after_a_kill_and_a_changed_row_is_found(make_instance):
-    """A job in pool A holds all cores, one in pool B waits for some."""
-    contested = make_instance().start()
-    contested.running("-p", "A", "-c", 9, "--", "sleep", 1000)
-    contested.submit("-p", "B", "-c", 1, "--", "true")
-
-    def waited_ms() -> int:
-        return int(ledger(contested)["total"]["waited_ms"])
-
-    wait_for("some time", lambda: waited_ms() > 1000)
-    reply = ledger(contested)
-    row = row_of(reply)
-    assert (row["kept"], row["size"]) == (0, 0)
-    assert row["promised"] == row["others"] == row["waited_ms"] * 10**9 // 2
-    (pair,) = reply["pairs"]
-    assert (pair["pool"], pair["by"]["pool"], pair["amount"]) == ("B", "A", row["others"])
-    screen = contested.drf("ledger", "--why").stdout
-    assert "1 start, 0 of them past somebody who was short" in screen
-    assert "BECAUSE OF" in screen
-
-    contested.strike("controller")
-    wait_for("more time", lambda: waited_ms() > row["waited_ms"])
-    again = ledger(contested)
-    row = row_of(again)
-    assert row["away"] > 0
-    assert row["promised"] == row["others"] + row["away"]
-    assert again["doubtful"] == 0
-
-    assert "all is as it was written" in contested.drf("ledger", "--verify").stdout
-    path = contested.state / "controller" / "journal.sqlite"
-    with closing(sqlite3.connect(path)) as db, db:
-        other = "json_set(cast(data as text), '$.at_s', at_s - 1)"
-        changed = f"update events set data = cast({other} as blob) where kind = 'Admitted'"
-        assert db.execute(changed).rowcount == 1
-    done = contested.drf("ledger", "--verify", check=False)
-    assert done.returncode == 1
-    assert "another account than is stored" in done.stdout
-    assert json.loads(contested.drf("ledger", "--verify", "--json", check=False).stdout)["fault"]

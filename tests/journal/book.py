@@ -1,6 +1,5 @@
 """A journal, and the ledger beside it."""
 
-from pathlib import Path
 from typing import Any
 
 from msgspec import structs
@@ -9,9 +8,8 @@ from drfd.core.model import events as ev
 from drfd.core.model.job import Actor, Words
 from drfd.core.model.resources import Axes
 from drfd.core.usage import Curve
-from drfd.journal.database import open_snapshot
 from drfd.journal.journal import Journal
-from drfd.journal.records import Payload, decode_audit_event, without_words
+from drfd.journal.records import Payload
 from fakes import ALICE, apply_and_append, happened, replace, spec
 
 LONG = Words.of(["x" * 5000])
@@ -19,30 +17,6 @@ CURVE = Curve(
     attempt=1, start_ms=1, ends_ms=(0, 1), spans_ms=(0, 1),
     columns={"cores_milli": (None, 1), "memory_kib": (1, 1), "read_kib_s": (None, 0)},
 )  # fmt: skip
-
-
-def all_records(path: Path) -> list[ev.Event | ev.AuditEvent]:
-    """Return all events of a journal, records for an audit included."""
-    with open_snapshot(path) as db:
-        rows = db.execute("select kind, data from events order by seq").fetchall()
-    return [
-        decode_audit_event(kind, data)
-        if kind in ev.AUDIT_KINDS
-        else without_words.event(kind, data)
-        for kind, data in rows
-    ]
-
-
-def audit_records(path: Path) -> list[ev.AuditEvent]:
-    kinds = tuple(ev.AUDIT_KINDS.values())
-    return [each for each in all_records(path) if isinstance(each, kinds)]
-
-
-def rules_in_force(path: Path, digest: str) -> str:
-    """Return the text with this digest."""
-    with open_snapshot(path) as db:
-        query = "select text from rules_in_force where digest = ?"
-        return str(db.execute(query, (digest,)).fetchone()[0])
 
 
 class Book:

@@ -144,17 +144,15 @@ def test_the_file_gets_shorter(book, path):
     assert path.stat().st_size + log.stat().st_size < before / 3
 
 
-def test_of_what_belongs_to_no_job_the_newest_of_each_kind_stays(book, path):
+def test_of_drains_the_newest_stays(book, path):
     for number in range(5):
         book.enter(ev.Drained(at_s=100.0 * number, on=number % 2 == 0, by="root"))
-        book.journal.append_audit(ev.DaemonStopped(at_s=100.0 * number))
     book.live_and_end(1, at_s=900.0)
     book.prune(before_s=350.0)
     with closing(sqlite3.connect(path)) as db:
         query = "select kind, at_s from events where job_id is null order by kind, seq"
         assert list(db.execute(query)) == [
-            ("DaemonStopped", 300.0), ("DaemonStopped", 400.0), ("Drained", 300.0),
-            ("Drained", 400.0),
+            ("Drained", 300.0), ("Drained", 400.0),
         ]  # fmt: skip
     assert book.journal.load(Axes()).draining
 

@@ -290,7 +290,6 @@ def test_a_limit_is_told_in_the_users_words(fields, told):
         ({"op": "cancel", "select": {"ids": [1] * 100_001}},
          "the list of jobs has more than 100000 entries (name fewer at a time)"),
         ({"op": "status", "select": {"group": "x" * 257}}, "-g has more than 256 characters"),
-        ({"op": "ledger", "user": "x" * 257}, "-u has more than 256 characters"),
     ],
 )  # fmt: skip
 def test_a_limit_of_a_list_is_told_in_the_users_words(asked, told):

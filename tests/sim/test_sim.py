@@ -6,7 +6,7 @@ Recorded workloads are read where DRFD_TRACES names the folder of the traces; th
 import gzip
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from operator import attrgetter
 from pathlib import Path
@@ -14,15 +14,11 @@ from random import Random
 from typing import Any
 
 import pytest
-from msgspec import structs
 
 from bench.traces import MACHINES, RESULTS, blocks, run
 from drfd.common.errors import ConfigError, Refused
 from drfd.core.fairness.rules import Pool, ReservationSettings, Rules
-from drfd.core.model import events as ev
-from drfd.core.model.job import Actor
 from drfd.core.model.resources import Resources
-from drfd.core.promises import EventFold
 from drfd.core.scheduling.policies import POLICIES
 from drfd.sim import machine
 from drfd.sim.audit import ALL, MOST_LIARS, SPLIT, Alone, Lie, audit
@@ -47,7 +43,7 @@ from drfd.sim.workload import (
     read_trace,
     with_weights,
 )
-from fakes import happened, now, replace, spec
+from fakes import replace
 from seeds import seeds
 
 FOLDER = os.environ.get("DRFD_TRACES")
@@ -739,43 +735,6 @@ def test_only_places_that_were_kept_go_to_others_than_those_who_are_short(seed, 
     fifo = measure(simulate(jobs, replace(rules, policy="fifo")))
     assert fifo["starts"]["turn"]["past_fitting"] > 100
     assert fifo["promised"]["kept"] < found["promised"]["kept"]
-
-
-def events_of(run: Run) -> Iterator[ev.Event | ev.AuditEvent]:
-    """What a daemon's journal would have of the run, if it began at the Unix time 0."""
-    yield ev.DaemonStarted(at_s=0.0, version="1", rules="", away_since_s=None)
-    moments: list[tuple[float, int, int, ev.Event]] = []
-    for at, ran in enumerate(run.ran):
-        job_id = ran.job.id
-        pool = run.rules.pool_for(ran.job.user, None)
-        actor = Actor(ran.job.user, 1000, False)
-        asked = spec(pool, actor=actor, asks=ran.job.demand)
-        moments += [
-            (ran.job.submit_s, 1, job_id, happened(ev.Submitted, job_id, spec=asked)),
-            (ran.start_s, 2, at, happened(ev.Admitted, job_id, why=run.reasons[job_id])),
-            (ran.end_s, 0, at, happened(ev.Exited, job_id)),
-        ]
-    begin_s = min(ran.job.submit_s for ran in run.ran)
-    for since_s, *_, event in sorted(moments, key=lambda each: each[:3]):
-        at_s = since_s - begin_s
-        yield structs.replace(event, at_s=at_s)
-        if isinstance(event, ev.Exited):
-            yield happened(ev.Cleaned, event.job_id, at_s=at_s - now().at_s)
-
-
-@pytest.mark.parametrize("policy", seeds(["drf", "fifo"], quick=1))
-def test_a_journal_of_a_run_gives_the_account_of_the_run(policy):
-    recipe = Recipe(jobs=150, users=7, capacity=NODE, seed=5, load=1.3, burst=10)
-    jobs = generate(recipe).jobs
-    run = simulate(jobs, Rules(capacity=NODE, pools=POOLS, policy=policy))
-    told = over_time(run, has_pairs=True).account
-    fold = EventFold(lambda digest: run.rules)
-    for event in events_of(run):
-        fold.take(event)
-    assert fold.account.counted.sums == told.counted.sums
-    assert fold.account.counted.pairs == told.counted.pairs
-    assert fold.account.counted.starts == told.counted.starts
-    assert fold.account.counted.longest == told.counted.longest
 
 
 # -- recorded results ------------------------------------------------------------------------------

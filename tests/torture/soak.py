@@ -25,10 +25,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.resources import Axes
 from drfd.journal.journal import Journal
-from drfd.journal.promises import AccountFile
 from drfd.launcher import attempt_files
 from fakes import tables
 from instance import CONFIG, wait_for
@@ -214,8 +214,8 @@ class Soak:
     def _kill_somebody(self) -> None:
         whom = self.chance.choice(("controller", "launcher", "both", "runner"))
         if whom in ("controller", "both"):
-            # The process that keeps the account of promises dies with it, at any moment.
-            threading.Thread(target=self.victim.try_ask, args=("ledger",), daemon=True).start()
+            # The process that makes a report dies with it, at any moment.
+            threading.Thread(target=self.victim.try_ask, args=("report",), daemon=True).start()
             time.sleep(self.chance.uniform(0, 0.5))
         try:
             if whom == "runner":
@@ -292,11 +292,6 @@ class Soak:
                 end = (str(job.shown_state), job.exit_code)
                 is_lost = job_id in self.orphans and end[0] == "LOST"
                 assert end in FATES[fate][2] or is_lost, (job_id, fate, end)
-        with AccountFile(path) as file:
-            file.catch_up()
-            found = file.check()
-            assert found.fault is None and found.gone == 0, found
-            self.counts["events in the account"] = found.events
         self._check_runs()
         with closing(sqlite3.connect(path)) as database:
             assert database.execute("select count(*) from payloads where live").fetchone() == (0,)

@@ -20,7 +20,7 @@ from drfd.common.owner import Owner
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.outcome import deadline_mono_s
 from drfd.core.decisions.reconciliation import leftovers, missing_attempts
-from drfd.core.fairness.rules import Rules, read_rules
+from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import path_up
 from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.ledger.ledger import Ledger
@@ -28,7 +28,6 @@ from drfd.core.ledger.queue import ArrayState
 from drfd.core.model import events as ev
 from drfd.core.model.effects import Effect
 from drfd.core.model.job import Job, JobState, Outcome
-from drfd.core.promises import EventFold
 from drfd.core.scheduling.backfill import PassContext
 from drfd.core.scheduling.policies import Plan
 from drfd.core.scheduling.scheduler import build_wait_index, schedule
@@ -36,7 +35,6 @@ from drfd.core.scheduling.wait_index import WaitIndex
 from drfd.daemon.calendar import weeks
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.journal.journal import Journal
-from journal.book import all_records, rules_in_force
 from torture.books import Amounts, Books, Turn, amounts, claim
 from torture.configurations import first_rules
 from torture.machine import Key, Machine
@@ -191,7 +189,6 @@ class World:
         self.engine.scheduler.max_starts = Random(f"{self.seed} starts").choice([64, 2])
         # And few jobs are told of an end at once.
         self.engine.notified_at_once = Random(f"{self.seed} told").choice([64, 1])
-        self.engine.started(seen_alive_s=0.0)
         self._inbox = []
         self._nudge(self.life)
         self.tell(st.Tick(self.now()))
@@ -237,7 +234,6 @@ class World:
         claim(read == durable, "the journal holds other events", len(read), len(durable))
         rebuilt = Ledger.of_events(self.engine.ledger.axes, durable)
         compare_books(self.engine.ledger, rebuilt, "the books that were read are others")
-        look_at_account(self.journal)
 
     def tell(self, stimulus: st.Stimulus, then: Callable[[], None] | None = None) -> None:
         """Queue news; what cannot be written is asked for again (see launcher_link/link.py)."""
@@ -479,27 +475,6 @@ def passes_by(
         yield
     finally:
         scheduling.schedule = real
-
-
-def look_at_account(journal: Journal) -> None:
-    """What was promised to those who waited adds up, and each start is counted."""
-
-    def rules_of(digest: str) -> Rules:
-        return read_rules(rules_in_force(journal.path, digest))
-
-    fold, starts = EventFold(rules_of), 0
-    for event in all_records(journal.path):
-        fold.take(event)
-        starts += isinstance(event, ev.Admitted)
-    account = fold.account
-    counted = sum(each.all for each in account.counted.starts.values())
-    claim(counted == starts, "the account has other starts", counted, starts)
-    charged: Counter[str] = Counter()
-    for (leaf, _), amount in account.counted.pairs.items():
-        charged[leaf] += amount
-    for key, parts in account.counted.sums.items():
-        claim(parts.promised == parts.kept + sum(parts[4:]), "parts do not add up", parts)
-        claim(min(parts) >= 0 and charged[key] == parts.others, "others do not add up", parts)
 
 
 def brief(thing: object) -> str:

@@ -7,7 +7,6 @@ screen only lines that have changed are written.
 
 from __future__ import annotations
 
-import math
 import os
 import select
 import signal
@@ -37,7 +36,6 @@ from drfd_cli.top.feed import (
     FoundOutput,
     SnapshotReader,
     fetch_detail,
-    fetch_shortfalls,
     find_output,
     request_action,
 )
@@ -134,8 +132,6 @@ _ESCAPE_S = 0.1
 _INPUT_S = 1.2
 #: Seconds between two requests for the page of a job, as often as the daemon measures use.
 _JOB_S = 1.8
-#: Seconds between two requests for what was missing of the promises.
-_SHORTFALLS_S = 900.0
 #: Seconds after which a message about the last action goes away, if no key was pressed.
 _MESSAGE_S = 8.0
 #: Seconds between two checks whether drf is in the foreground again.
@@ -160,10 +156,6 @@ class App:
         self._history = History()
         self._feed = SnapshotReader(connection, first, self._wake)
         self._asker = Asker(Connection(connection.path), self._wake)
-        #: For requests that take long, while others are answered.
-        self._slow_asker = Asker(Connection(connection.path), self._wake)
-        self._shortfalls: dict[str, int] = {}
-        self._shortfalls_s = -math.inf
         self._asked_s = 0.0
         #: The message on the screen, and since when (monotonic seconds).
         self._message, self._message_s = "", 0.0
@@ -177,12 +169,11 @@ class App:
                 self._screen.enter()
                 self._feed.start()
                 self._asker.start()
-                self._slow_asker.start()
                 while self._step():
                     pass
             finally:
                 self._screen.leave()
-                for worker in (self._feed, self._asker, self._slow_asker):
+                for worker in (self._feed, self._asker):
                     worker.stop()
         return in_words(self._feed.news.snapshot)
 
@@ -196,7 +187,6 @@ class App:
             if self._feed.problem is not None:
                 raise self._feed.problem
             self._take_answers()
-        self._ask_for_shortfalls()
         if 0 in ready:
             data = os.read(0, 4096)
             # Without data the terminal is gone.
@@ -222,10 +212,7 @@ class App:
         trouble = news.trouble(time.monotonic())
         # While the daemon is away, clocks stand still at its last snapshot.
         now_s = news.snapshot["at"] if trouble else time.time()
-        return Scene(
-            news.snapshot, self._state, now_s, self._detail, trouble, self._history,
-            self._shortfalls,
-        )  # fmt: skip
+        return Scene(news.snapshot, self._state, now_s, self._detail, trouble, self._history)
 
     def _press(self, key: str) -> bool:
         """Handle a key. Returns False if it quits."""
@@ -273,13 +260,6 @@ class App:
             signal.signal(signal.SIGTSTP, self._notice)
             self._come_back()
 
-    def _ask_for_shortfalls(self) -> None:
-        """Ask what users lacked of their promises, if that was not done lately."""
-        now_s = time.monotonic()
-        if not self._slow_asker.open_count and now_s - self._shortfalls_s > _SHORTFALLS_S:
-            self._shortfalls_s = now_s
-            self._slow_asker.ask(fetch_shortfalls)
-
     def _ask_about_job(self) -> None:
         row, errors = self._state.job, self._state.shows_errors
         if row is not None:
@@ -289,10 +269,6 @@ class App:
             )
 
     def _take_answers(self) -> None:
-        for answer in self._slow_asker.answers():
-            if isinstance(answer, Exception):
-                raise answer
-            self._shortfalls = answer
         for answer in self._asker.answers():
             match answer:
                 case ActionResult():

@@ -21,7 +21,6 @@ from drfd.client.outputs import open_file
 from drfd.client.words import Ref, parse_id, parse_ids
 from drfd.common.errors import DrfdError, Refused, Unavailable
 from drfd.common.units import show_duration
-from drfd.core.model.job import leaf_name
 from drfd_cli.commands.job_actions import refusals
 from drfd_cli.commands.log import output_of, tail_of
 from drfd_cli.commands.retry import read_changes, submit_again
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
 
 #: Seconds between two requests of `why`, which costs the daemon some work.
 _WHY_S = 15.0
-#: Seconds of which the time that was missing is told.
-_SHORT_OF_S = 7 * 86400.0
 #: Bytes read from the end of an output, and lines kept of it.
 _TAIL_BYTES = 1 << 15
 _TAIL_LINES = 200
@@ -77,22 +74,6 @@ def fetch_detail(
         if not problem:
             lines, problem = tail_of(path, _TAIL_BYTES, _TAIL_LINES)
     return label, errors, Detail(show, why, usage, why_s, tuple(lines), path, problem, errors)
-
-
-def fetch_shortfalls(connection: Connection) -> dict[str, int]:
-    """Request what users lacked of their promises in the last seven days, which can take the daemon
-    several seconds: leaf path → amount of the account of promises, of those users whose rows the
-    caller may see and who lacked some."""
-    try:
-        reply = connection.request("ledger", since_s=max(0.0, time.time() - _SHORT_OF_S))
-    except DrfdError:
-        # The account is being computed, or the daemon is away.
-        return {}
-    missing: dict[str, int] = {}
-    for row in reply["rows"]:
-        names = [*(row["pool"].split("/") if row["pool"] else []), row["user"]]
-        missing[".".join(["root", *map(leaf_name, names)])] = row["promised"] - row["kept"]
-    return {path: amount for path, amount in missing.items() if amount}
 
 
 def _state(show: ShowReply | None) -> str | None:

@@ -240,8 +240,7 @@ _LEGEND = """
                      a colour (or a letter) is one user in one pool
   PRESSURE           percent of the last 10 s in which processes waited
   SHARES             the bar: dominant share; ┃ or │ on it: the entitlement
-  SATISFIED          share over entitlement: from 100% on the promise is kept
-  SHORT 7D           missing of the promise in 7 days, as time of the machine
+  SATISFIED          share over entitlement: from 100% on it holds its entitlement
   RUNNING            used/declared; the bar turns (or ! comes) near the limit
   WAITING            in the order in which they would start now; the cursor
                      there shows the whole reason below"""

@@ -35,7 +35,6 @@ from drfd_cli.output import (
     show_cores_of,
     show_gres,
     show_io,
-    show_machine_time,
     size_or_dash,
 )
 from drfd_cli.top.paint import (
@@ -536,13 +535,9 @@ _ENDLESS = 1000
 
 def tree_table(
     rows: list[TreeRow], marks: dict[str, LeafMark], theme: Theme, columns: int, *,
-    user: str, state: State, shortfalls: Mapping[str, int],
+    user: str, state: State,
 ) -> PanelTable:  # fmt: skip
-    """Return the panel of the fair-share tree, in which the row of `user` is highlighted.
-
-    `shortfalls` is what users lacked of their promises in seven days, by leaf path; without any,
-    there is no column for it.
-    """
+    """Return the panel of the fair-share tree, in which the row of `user` is highlighted."""
     below, order = state.row_filter.below, state.order(TopPanel.TREE)
     own = leaf_path("root", user).removeprefix("root.")
     most = max((max(row["dominant_share"], row["entitlement"]) for row in rows), default=1.0)
@@ -577,7 +572,6 @@ def tree_table(
         return lambda row: plain if row[key] else dim
 
     has_quotas = any("quota" in row for row in rows)
-    has_shortfalls = any(row["path"] in shortfalls for row in rows)
     shown = [
         PanelColumn("", 1, swatch, lambda row: mark_of(row).style),
         PanelColumn("", _WIDE_NAME if columns >= _WIDE else _NAME,
@@ -595,9 +589,6 @@ def tree_table(
         right("RUN", 4, lambda row: str(row["running"]), unless_none("running")),
         right("WAIT", 6, lambda row: str(row["pending"]), unless_none("pending")),
         right("QUOTA", 12, quota_words, quota_style, rank=1, is_shown=has_quotas),
-        right("SHORT 7D", 8, lambda row: show_machine_time(shortfalls.get(row["path"], 0)),
-              lambda row: plain if row["path"] in shortfalls else dim, rank=1,
-              is_shown=has_shortfalls),
     ]  # fmt: skip
     by = "" if order == "share" else f" by {order}"
     return PanelTable(f"SHARES{by}", _laid_out(shown, columns), rows, "nobody has jobs")

@@ -8,7 +8,7 @@ and the end of its output.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from rich.segment import Segment
@@ -124,8 +124,6 @@ class Scene:
     trouble: str = ""
     #: What the snapshots so far have shown, or None for a single screen.
     history: History | None = None
-    #: Leaf path → what the user lacked of its promise in the last seven days, if that is known.
-    shortfalls: Mapping[str, int] = field(default_factory=dict)
 
     def lists(self) -> Lists:
         return shown(self.snapshot, self.state)
@@ -278,7 +276,7 @@ def _tables(
     tree, *others = (
         tree_table(
             rows[TopPanel.TREE], marks, theme, left,
-            user=snapshot["user"], state=state, shortfalls=scene.shortfalls,
+            user=snapshot["user"], state=state,
         ),
         running_table(
             rows[TopPanel.RUNNING], marks, theme, right, at_s=at_s,

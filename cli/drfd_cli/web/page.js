@@ -1,13 +1,13 @@
-// The views: machine and shares, queue, history, promises, one job. The address after # says which
+// The views: machine and shares, queue, history, one job. The address after # says which
 // is shown.
 "use strict";
 
-const VIEWS = ["machine", "queue", "history", "promises"];
+const VIEWS = ["machine", "queue", "history"];
 
 let snapshot = null;
 let shown = "";
 let jobTimer = 0;
-// The last request of the views of a job, of history and of promises: an answer to an earlier one is dropped.
+// The last request of the views of a job and of history: an answer to an earlier one is dropped.
 let asked = 0;
 // What drf why tells of the job that is shown, and when it told it.
 let explained = null;
@@ -98,7 +98,7 @@ function showShares(past) {
     const of = node?.dominant_resource ? ` of ${node.dominant_resource}` : "";
     const told = node ? `${percent(node.dominant_share)}${of}; entitled to ${percent(node.entitlement)}; ${node.running} running, ${node.pending} waiting` : "nothing now";
     const name = path.replace(/^root\./, "").replaceAll("%2E", ".").replaceAll("%25", "%");
-    figure(parent, path, name, told, past.at, [["promise", past.nodes[path].entitlement], ["curve", past.nodes[path].share]], most);
+    figure(parent, path, name, told, past.at, [["bound", past.nodes[path].entitlement], ["curve", past.nodes[path].share]], most);
   }
   setText(byId("span"), past.at.length < 2 ? "The curves begin now." : paths.length ? `The last ${duration(past.at[past.at.length - 1] - past.at[0])}; the top of each curve is ${percent(most)} of the machine.` : "");
   byId("no-shares").hidden = paths.length > 0;
@@ -183,61 +183,6 @@ async function showHistory(isMore) {
   }
 }
 
-// -- promises -------------------------------------------------------------------------------------
-
-const CAUSES = [["Others", "others"], ["Size", "size"], ["Limit", "own_limit"], ["Outside", "outside"], ["Drained", "drained"], ["Away", "away"]];
-const RULES = { turn: "in turn", reservation: "with a reservation", backfill: "beside a reservation" };
-// Amounts are billionths of the machine, times milliseconds.
-const SECOND = 1e12;
-const machineTime = (amount) => (!amount ? "" : amount < SECOND ? "<1s" : duration(amount / SECOND));
-const leaf = (each) => shorten(each.pool == null ? each.user : `${each.pool}/${each.user}`, 100);
-// Each job waits for the next pass: less than that is nothing to show.
-const hasWaited = (sums) => sums.waited_ms >= 1000;
-
-async function showPromises() {
-  const mine = ++asked;
-  setText(byId("promises-note"), "The account is being brought up to date.");
-  try {
-    const told = await ask(`promises?days=${encodeURIComponent(byId("days").value)}`);
-    if (mine !== asked || shown !== "promises") return;
-    drawPromises(told);
-  } catch (error) {
-    if (mine === asked) setText(byId("promises-note"), clean(error.message));
-  }
-}
-
-function drawPromises(told) {
-  const rows = told.rows.filter(hasWaited);
-  setText(byId("promises-note"), rows.length ? "" : "Nobody has waited.");
-  if (rows.length && told.leaves > 1) rows.push({ ...told.total, user: `all ${told.leaves}`, pool: null, below: null, isSum: true });
-  fillTable(byId("promises"), [
-    ["User", "", leaf],
-    ["Waited", "number", (row) => duration(row.waited_ms / 1000)],
-    ["Promised", "number", (row) => percent(row.promised / (1e9 * row.waited_ms))],
-    ["Kept", "number", (row) => percent(row.promised ? row.kept / row.promised : 1)],
-    ["Short", "number", (row) => machineTime(row.promised - row.kept)],
-    ...CAUSES.map(([heading, name]) => [heading, "number", (row) => machineTime(row[name])]),
-    ["Longest below", "", (row) => (row.below ? `${duration(row.below.seconds)} (${moment(row.below.since)})` : "")],
-  ], rows, (row) => `${row.isSum ?? ""}/${row.pool ?? ""}/${row.user}`);
-  const count = (name) => told.starts.reduce((sum, each) => sum + each[name], 0);
-  setText(byId("starts"), told.hours ? `${count("all")} starts, ${count("past")} of them past somebody who was short; in ${count("past_fitting")} of these the first job of one who was short fitted.` : "");
-  fillTable(byId("pairs"), [
-    ["Short", "", leaf],
-    ["Because of", "", (pair) => (pair.by == null ? "others" : leaf(pair.by))],
-    ["Time", "number", (pair) => machineTime(pair.amount)],
-  ], told.pairs, (pair) => JSON.stringify([pair.pool, pair.user, pair.by]));
-  byId("others").hidden = told.pairs.length === 0;
-  fillTable(byId("past"), [
-    ["Job", "id", (start) => ({ text: String(start.id), href: `#job/${start.id}` })],
-    ["Started", "", (start) => moment(start.at)],
-    ["Of", "", leaf],
-    ["Rule", "", (start) => RULES[start.why] ?? "by an unknown rule"],
-    ["Fitted", "", (start) => (start.fits ? "yes" : "no")],
-    ["Past", "why wide", (start) => start.short.map(leaf).join(", ")],
-  ], told.past, (start) => `${start.id} ${start.at}`);
-  byId("passed").hidden = told.past.length === 0;
-}
-
 // -- a job ----------------------------------------------------------------------------------------
 
 async function showJob(ref) {
@@ -308,7 +253,7 @@ function drawJob(ref, found) {
       const limit = job.demand[name] ? `; the dashed line is what it asked for: ${tell(job.demand[name])}` : "";
       const last = values.findLast((value) => value != null);
       figure(curves, name, title, `${tell(last)} at the end of ${duration(curve.at[curve.at.length - 1] - curve.at[0])}${limit}`, curve.at,
-        [["promise", values.map(() => job.demand[name] || null)], ["curve", values]], most * 1.05);
+        [["bound", values.map(() => job.demand[name] || null)], ["curve", values]], most * 1.05);
     }
   }
   for (const [key, heading] of [["output", "Output"], ["errors", "Errors"]]) {
@@ -359,7 +304,6 @@ function route(isByUser) {
     showJob(name);
   }
   if (next === "history") showHistory(false);
-  if (next === "promises") showPromises();
   if (next === "machine") renewShares();
   if (snapshot) draw();
 }
@@ -404,7 +348,6 @@ byId("skip").addEventListener("click", (event) => {
 });
 byId("everybody").addEventListener("change", () => showHistory(false));
 byId("earlier").addEventListener("click", () => showHistory(true));
-byId("days").addEventListener("change", showPromises);
 setInterval(renewShares, 5000);
 route(false);
 listen();

@@ -139,9 +139,6 @@ def application(place: str, connection: Connection, feed: Feed) -> Starlette:
     async def history(request: Request) -> Response:
         return await ask(lambda asked: _history(asked, request.query_params))
 
-    async def promises(request: Request) -> Response:
-        return await ask(lambda asked: _promises(asked, request.query_params))
-
     async def ask(question: Callable[[Connection], object]) -> Response:
         """Have a thread ask the daemon. Neither other questions nor the end of the server wait for
         a daemon that does not answer."""
@@ -174,7 +171,6 @@ def application(place: str, connection: Connection, feed: Feed) -> Starlette:
                     Route("/events", stream),
                     Route("/past", past),
                     Route("/history", history),
-                    Route("/promises", promises),
                     Route("/jobs/{ref}", job),
                 ],
             )
@@ -251,15 +247,6 @@ def _history(asked: Connection, query: Any) -> dict[str, object]:
         if not math.isfinite(after[0]):
             raise Refused("bad-value", "at is not a time")
     return dict(asked.request("history", past=past, limit=_ENDED, after=after))
-
-
-def _promises(asked: Connection, query: Any) -> dict[str, object]:
-    """Return the account of promises of so many `days`: the user's own rows, or an administrator's
-    view of all."""
-    days = query.get("days", "")
-    if not (days.isascii() and days.isdigit() and len(days) < 6):
-        raise Refused("bad-value", "days is not a number of days")
-    return dict(asked.request("ledger", since_s=max(0.0, time.time() - int(days) * 86400.0)))
 
 
 def _answer(ask: Callable[[], object]) -> Response:

@@ -277,7 +277,7 @@ class Rules:
     #: The half-life of the usage that decides ties, in seconds.
     half_life_s: int = Scheduling.half_life_s
     #: The key `min_charge_time`: in fairness, a job counts as held for at least this many seconds
-    #: from its start. Stored rules (`rules_text`) contain the field by this name.
+    #: from its start.
     min_charge_s: int = Scheduling.min_charge_s
     #: Cores and memory that the machine has besides its capacity, for processes outside drfd; None
     #: if their use is not considered.
@@ -408,26 +408,12 @@ def limit_ever(
 
 
 def rules_text(rules: Rules) -> str:
-    """Return the rules as text, so that a promise of the past can be judged by the weights,
-    guarantees, limits and capacity of its time: JSON with every field that can be configured. The
-    text is canonical: fractions as "n/d", keys and sets sorted, members as "pool/user"."""
+    """Return every field that can be configured as JSON, by which the daemon notices after a
+    restart that the rules are others. The text is canonical: keys and sets are sorted."""
     members = {"/".join(key): each for key, each in rules.members.items()}
     plain = msgspec.to_builtins(replace(rules, members={}), order="sorted", enc_hook=str)
     plain["members"] = members
     return msgspec.json.encode(plain, order="sorted", enc_hook=str).decode()
-
-
-def read_rules(text: str) -> Rules:
-    """Return the rules of a text. Fields that this version does not know are left out, and those
-    that the version which wrote the text did not know have their defaults. Raises ValueError for
-    any other text."""
-    try:
-        plain: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any])
-        members = plain.get("members", {})
-        plain["members"] = {tuple(key.split("/", 1)): each for key, each in members.items()}
-        return msgspec.convert(plain, Rules, dec_hook=lambda kind, value: kind(value))
-    except (msgspec.MsgspecError, AttributeError) as error:
-        raise ValueError(f"this is no text of rules: {error}") from error
 
 
 #: A pool's name, one part of a path such as "root.lab".

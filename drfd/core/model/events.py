@@ -47,7 +47,7 @@ _MAX_SIGNALS = 16
 
 
 class StartReason(StrEnum):
-    """The scheduler's rule by which a job was started, recorded for a later audit."""
+    """The scheduler's rule by which a job was started."""
 
     #: The job was first in the order of fair shares.
     TURN = "turn"
@@ -632,53 +632,6 @@ class Drained(_Event, frozen=True, kw_only=True):
         return self.at_s if self.since_s is None else self.since_s
 
 
-class Configured(Struct, frozen=True, kw_only=True):
-    at_s: float
-    #: Digest under which the journal keeps the canonical text of the rules.
-    rules: str
-
-
-class DaemonStarted(Struct, frozen=True, kw_only=True):
-    """A controller started; not about one job."""
-
-    at_s: float
-    version: str
-    #: Digest of the rules in force from its start, as in `Configured`.
-    rules: str
-    #: Unix time at which an earlier controller was last seen alive, or None for a new journal. No
-    #: job could start between then and `at_s`.
-    away_since_s: float | None
-
-
-class DaemonStopped(Struct, frozen=True, kw_only=True):
-    """A controller shut down in order while jobs run on; not about one job."""
-
-    at_s: float
-
-
-class ExternalLoadChanged(Struct, frozen=True, kw_only=True):
-    """Processes or jobs outside drfd use more or less of the capacity than at the last such event.
-    Not about one job. Small changes are not recorded."""
-
-    at_s: float
-    #: Resources of the controller's own machine that are kept free for processes from now on.
-    kept: Resources
-    #: Other nodes → what their scheduler has given to jobs that are not drfd's, sorted by name;
-    #: those with nothing are left out.
-    elsewhere: tuple[tuple[str, Resources], ...] = ()
-
-
-class LaunchersAway(Struct, frozen=True, kw_only=True):
-    """Other nodes than before are without a launcher, so that nothing starts on them. Not about one
-    job. A launcher is taken to be there until such an event says otherwise."""
-
-    at_s: float
-    #: Whether nothing starts anywhere, as without the launcher of the controller's own machine.
-    everywhere: bool
-    #: The nodes without a launcher, by name, while there is one elsewhere.
-    nodes: tuple[str, ...] = ()
-
-
 class IdsRaised(_Event, frozen=True, kw_only=True):
     """The next job gets this id or a higher one. The launcher knows attempts with lower ids that
     this journal never gave out."""
@@ -688,11 +641,8 @@ class IdsRaised(_Event, frozen=True, kw_only=True):
 
 
 Event = JobEvent | ArraySubmitted | Drained | IdsRaised
-#: Events that do not change the ledger, recorded because an audit cannot derive them from jobs.
-AuditEvent = Configured | DaemonStarted | DaemonStopped | ExternalLoadChanged | LaunchersAway
 
 #: Every kind of event by its name in the journal.
 KINDS: dict[str, type] = {
     cls.__name__: cls for cls in (*JobEvent.__subclasses__(), *get_args(Event)[1:])
 }
-AUDIT_KINDS: dict[str, type] = {cls.__name__: cls for cls in get_args(AuditEvent)}

@@ -12,7 +12,7 @@ jobs count that were submitted to the node's own scheduler past drfd, with their
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import NamedTuple
@@ -68,6 +68,20 @@ class OutsideUse(NamedTuple):
     user: str
     program: str
     used: Resources
+
+
+class SeenLoad(NamedTuple):
+    """What a daemon knows of the external load, for the next one."""
+
+    memory_bytes: int = 0
+    elsewhere: Mapping[str, Resources] = {}
+
+    def is_news(self, before: SeenLoad, capacity_bytes: int) -> bool:
+        """Return whether the memory has begun or ended or changed by a twentieth of the capacity,
+        or others' jobs have something else on other nodes."""
+        change = abs(self.memory_bytes - before.memory_bytes)
+        is_notable = change * 20 >= capacity_bytes or 0 in (self.memory_bytes, before.memory_bytes)
+        return (change > 0 and is_notable) or self.elsewhere != before.elsewhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,19 +225,17 @@ class ExternalLoadEstimator:
         before, self.elsewhere = self.elsewhere, dict(used)
         return self.elsewhere != before
 
-    def resume(
-        self,
-        kept: Resources,
-        rules: Rules,
-        now_s: float,
-        elsewhere: Iterable[tuple[str, Resources]] = (),
-    ) -> None:
+    @property
+    def seen(self) -> SeenLoad:
+        return SeenLoad(self.kept.memory_bytes, dict(self.elsewhere))
+
+    def resume(self, before: SeenLoad, rules: Rules, now_s: float) -> None:
         """Withhold as much memory as before a restart until there are enough samples; likewise what
         others' jobs have on other nodes, until their launcher reports it."""
         names = {node.name for node in rules.axes.nodes[1:]}
-        self.elsewhere = {name: used for name, used in elsewhere if name in names}
-        if rules.beside is not None and kept.memory_bytes:
-            self._level = self._level[0], kept.memory_bytes + rules.beside.memory_bytes
+        self.elsewhere = {name: used for name, used in before.elsewhere.items() if name in names}
+        if rules.beside is not None and before.memory_bytes:
+            self._level = self._level[0], before.memory_bytes + rules.beside.memory_bytes
             self._judge(rules, rules.beside, now_s)
 
     def _judge(self, rules: Rules, beside: Resources, now_s: float) -> bool:

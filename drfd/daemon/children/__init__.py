@@ -1,1 +1,1 @@
-"""Child processes that compute for the controller: forecasts, reports, the account of promises."""
+"""Child processes that compute for the controller: forecasts and reports."""

@@ -45,11 +45,10 @@ from drfd.core.model.job import ROOT, Dependency, Job, JobState, Outcome, show_p
 from drfd.core.model.machine import Instance
 from drfd.core.model.resources import NOTHING, Axes, Resources
 from drfd.core.scheduling.backfill import KeptReservation
-from drfd.core.scheduling.kept_free import ExternalLoad, OutsideUse, beside_jobs
+from drfd.core.scheduling.kept_free import ExternalLoad, OutsideUse, SeenLoad, beside_jobs
 from drfd.core.scheduling.scheduler import Scheduler
 from drfd.core.usage import Curve
 from drfd.daemon.calendar import weeks
-from drfd.daemon.engine.journal_upkeep import AuditRecords
 from drfd.daemon.users.loop_time import LoopTime
 from drfd.journal.journal import Journal, digest
 from drfd.journal.records import Payload
@@ -66,6 +65,8 @@ _CLOCK_S = 60.0
 #: Seconds until the next turn when a deadline is still overdue after a turn, because the journal
 #: could not record it.
 _OVERDUE_S = 0.5
+#: Seconds between two records of the external load, at least.
+_LOAD_S = 30.0
 #: Seconds after which what is known of ended runs is stored again, for the next daemon.
 _RUNS_S = 600.0
 #: Half-lives for which the usage of ended jobs is counted: 2^-6 of it is left by then.
@@ -215,7 +216,6 @@ class Engine:
     loop_time: LoopTime = field(default_factory=LoopTime)
     ledger: Ledger = field(init=False)
     scheduler: Scheduler = field(init=False)
-    audit: AuditRecords = field(init=False)
     #: The rules as the configuration has them, and with the limits of the hour: without axes that
     #: only jobs still name.
     _ordinary: Rules = field(init=False)
@@ -255,6 +255,10 @@ class Engine:
     _to_log: list[tuple[Job, str]] = field(default_factory=list)
     #: What is kept for big jobs, as the journal has it.
     _kept: tuple[KeptReservation, ...] = ()
+    #: The external load as the journal has it, and from when on another one may be stored, on the
+    #: monotonic clock.
+    _load: SeenLoad = field(init=False)
+    _load_due_mono_s: float = 0.0
     #: When what is known of ended runs is stored again, on the monotonic clock.
     _runs_due_mono_s: float = 0.0
     _has_new_runs: bool = False
@@ -263,12 +267,12 @@ class Engine:
 
     def __post_init__(self) -> None:
         self._inbox = Inbox(self._run_turn)
-        self.audit = AuditRecords(self.journal, self.clock)
         self.ledger = self.journal.load(self.rules.axes)
         self.scheduler = Scheduler(self.rules.half_life_s, max_starts=_MOST_STARTS)
         self.adopt(self.rules)
         self._recall_runs()
         self._restore_reservations()
+        self._resume_load()
         self._count_week()
 
     def _recall_runs(self) -> None:
@@ -382,12 +386,10 @@ class Engine:
         self._follow_nodes()
         while True:
             try:
-                self.audit.write()
                 answers = self._prepare(batch)
                 begin_mono_s = self.clock().mono_s
                 self.journal.commit()
                 self.on_commit(self.clock().mono_s - begin_mono_s)
-                self.audit.written()
                 self._remembered = set(filter(self._is_cleaning, self._remembered))
             except HostError as error:
                 self._reload_ledger()
@@ -427,6 +429,7 @@ class Engine:
                     self._record(event)
             self._schedule()
             self._store_reservations()
+            self._store_load()
             # An end that is counted and not yet recorded would count again after a restart.
             if (
                 self._has_new_runs
@@ -488,7 +491,6 @@ class Engine:
                 log.info("event=node-%s node=%s", "away" if name in away else "back", name)
             self.ledger.nodes_away = {name: before.get(name, now_s) for name in sorted(away)}
             self._wants_pass = True
-        self.audit.see_away(everywhere=not self.launchers.is_ready(), nodes=away)
 
     @property
     def forecast(self) -> Forecast:
@@ -550,7 +552,6 @@ class Engine:
             for name, each in sorted(load.elsewhere.items())
         )
         log.info("event=external-jobs nodes=%s", ",".join(words) or "none")
-        self._record_load()
         self._wants_pass = True
         return True
 
@@ -566,21 +567,13 @@ class Engine:
         has_changed = take(self.rules, self.clock().at_s)
         load = self.external
         kept = NOTHING if load is None else load.kept
-        # What could not be recorded of other nodes before is so now.
-        if not self._record_load() and not has_changed:
+        if not has_changed:
             return False
         if was_seen != (load is not None):
             words = "event=external-load cores_milli=%d memory_bytes=%d"
             log.info(words, kept.cores_milli, kept.memory_bytes)
         self._wants_pass = True
         return True
-
-    def _record_load(self) -> bool:
-        """Have the load from outside recorded, if that is due. Returns whether it is."""
-        load, others = self.external, self.rules.axes.nodes[1:]
-        kept = NOTHING if load is None else load.kept
-        elsewhere = () if load is None else load.elsewhere
-        return self.audit.see_load(kept, self.rules.own_capacity, elsewhere, others)
 
     def adopt(self, rules: Rules, limit_hours: LimitHours = NO_HOURS) -> None:
         """Apply these rules from now on, and the limits by hour of their nodes at their times. If
@@ -616,7 +609,6 @@ class Engine:
             words = " ".join(f"{name}={show_amount(name, most)}" for name, most in limit.items())
             log.info("event=limits path=%s %s", show_path(path), words or "none")
         self._configured = rules = replace(self._ordinary, limits_now=limits)
-        self.audit.adopted(rules)
         self.rules = rules.also_for(spec.demand for spec in self.ledger.specs())
         self._wants_pass = True
         if self.rules.axes != self.ledger.axes:
@@ -661,18 +653,8 @@ class Engine:
             self.ledger.windows = windows
             self._wants_pass = True
 
-    def started(self, seen_alive_s: float) -> None:
-        """Record for a later audit that a daemon starts; the next turn makes it durable.
-        `seen_alive_s` is when a daemon was last seen alive, in Unix time."""
-        self.audit.started(self._configured, seen_alive_s)
-        # Until the first measurement the external load is taken to be as before the restart.
-        load, now_s = self.journal.last_load(), self.clock().at_s
-        if load is not None:
-            self.scheduler.external_load.resume(load.kept, self.rules, now_s, load.elsewhere)
-
     def stopped(self) -> None:
-        """Record that the daemon ends in order, if the journal can be written."""
-        self.audit.stopped()
+        """Store what is known of ended runs, if the journal can be written: the daemon ends."""
         self._runs_due_mono_s = 0.0
         self.turn([])
         self._log()
@@ -846,6 +828,19 @@ class Engine:
             self.journal.put_reservations(kept)
             self._kept = kept
 
+    def _resume_load(self) -> None:
+        """Until the first measurement, take the external load to be as the last daemon saw it."""
+        self._load = self.journal.external_load()
+        self.scheduler.external_load.resume(self._load, self.rules, self.clock().at_s)
+
+    def _store_load(self) -> None:
+        """Make a notable change of the external load durable with the turn."""
+        load, now_mono_s = self.scheduler.external_load.seen, self.clock().mono_s
+        capacity_bytes = self.rules.own_capacity.memory_bytes
+        if now_mono_s >= self._load_due_mono_s and load.is_news(self._load, capacity_bytes):
+            self._load, self._load_due_mono_s = load, now_mono_s + _LOAD_S
+            self.journal.put_external_load(load)
+
     def _store_runs(self) -> None:
         self._has_new_runs, self._runs_due_mono_s = False, self.clock().mono_s + _RUNS_S
         self.journal.put_past_runs(digest(rules_text(self._ordinary)), self.scheduler.past_runs)
@@ -894,6 +889,7 @@ class Engine:
         self.ledger.limit_hours = before.limit_hours
         self.scheduler.forget_derived_state()
         self._restore_reservations()
+        self._load = self.journal.external_load()
         self._drop_week()
         self._touched.clear()
         self._wants_pass = True

@@ -1,6 +1,4 @@
-"""The journal's upkeep: records for a later audit are added, old jobs are removed.
-
-An audit record that could not be written stays pending until the next turn.
+"""The journal's upkeep: old jobs are removed.
 
 Ended jobs are kept up to the age and the size of the journal in the configuration. A few are
 removed at a time, followed by a pause ten times as long. When the journal is too large, jobs of the
@@ -17,147 +15,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 
-from drfd import __version__
 from drfd.common.errors import HostError
-from drfd.core.fairness.rules import Rules, rules_text
-from drfd.core.model import events as ev
 from drfd.core.model.job import Now
-from drfd.core.model.resources import NOTHING, ClusterNode, Resources
 from drfd.daemon.config import HistorySettings
-from drfd.journal.journal import Journal, digest
+from drfd.journal.journal import Journal
 from drfd.journal.pruning import StoredBytes, read_shares
-
-#: Least recorded change of the external load, as a divisor of the capacity.
-_NOTABLE_PART = 20
-#: Seconds between two records of the external load, at least.
-_LOAD_PAUSE_S = 30.0
-#: Seconds between two records that a launcher is away, at least: one may end as soon as it starts.
-_AWAY_PAUSE_S = 30.0
-
-
-class AuditRecords:
-    """The audit records that are not durable yet."""
-
-    def __init__(self, journal: Journal, clock: Callable[[], Now]) -> None:
-        self._journal = journal
-        self._clock = clock
-        self._pending: list[ev.AuditEvent] = []
-        #: The texts of the rules that pending records name, by digest.
-        self._texts: dict[str, str] = {}
-        self._rules_digest: str | None = None
-        #: What was last recorded, by node; the controller's own machine is "".
-        self._load: Mapping[str, Resources] = {}
-        self._load_mono_s = float("-inf")
-        #: As last recorded: whether nothing starts anywhere, and the nodes without a launcher.
-        self._away: tuple[bool, tuple[str, ...]] = False, ()
-        self._away_mono_s = float("-inf")
-
-    def started(self, rules: Rules, seen_alive_s: float) -> None:
-        """Record that the daemon starts. `seen_alive_s` is when a daemon was last seen alive by the
-        lock file, in Unix time; the last event of the journal may be later."""
-        # A load that has ended meanwhile must be recorded as ended.
-        last = self._journal.last_load()
-        self._load = {} if last is None else _by_node(last.kept, last.elsewhere)
-        last_s = self._journal.last_event_at()
-        self._rules_digest = self._note_text(rules)
-        self._pending.append(
-            ev.DaemonStarted(
-                at_s=self._clock().at_s,
-                version=__version__,
-                rules=self._rules_digest,
-                away_since_s=None if last_s is None else max(last_s, seen_alive_s),
-            )
-        )
-
-    def stopped(self) -> None:
-        """Record that the daemon ends in order."""
-        self._pending.append(ev.DaemonStopped(at_s=self._clock().at_s))
-
-    def adopted(self, rules: Rules) -> None:
-        """Record the rules that are in force from now on. Nothing is recorded if they have not
-        changed, or before `started`, which records those of the start."""
-        if self._rules_digest is None:
-            return
-        found = self._note_text(rules)
-        if found != self._rules_digest:
-            self._rules_digest = found
-            self._pending.append(ev.Configured(at_s=self._clock().at_s, rules=found))
-
-    def see_load(
-        self,
-        kept: Resources,
-        capacity: Resources,
-        elsewhere: Iterable[tuple[str, Resources]] = (),
-        nodes: Iterable[ClusterNode] = (),
-    ) -> bool:
-        """Note the resources that are now kept free for external processes on the controller's own
-        machine, which has this capacity, and what is given to others' jobs on those other nodes.
-        Return whether there is something to record. Begin and end of a load are always recorded,
-        though not within the pause after the last record."""
-        capacities = {node.name: node.capacity for node in nodes} | {"": capacity}
-        load = _by_node(kept, [each for each in elsewhere if each[0] in capacities])
-        now = self._clock()
-        if load == self._load or now.mono_s - self._load_mono_s < _LOAD_PAUSE_S:
-            return False
-        if load.keys() == self._load.keys() and not any(
-            _is_notable(load[name], self._load[name], capacities[name]) for name in load
-        ):
-            return False
-        self._load, self._load_mono_s = load, now.mono_s
-        others = tuple(sorted((name, used) for name, used in load.items() if name))
-        self._pending.append(
-            ev.ExternalLoadChanged(at_s=now.at_s, kept=load.get("", NOTHING), elsewhere=others)
-        )
-        return True
-
-    def see_away(self, *, everywhere: bool, nodes: Collection[str]) -> None:
-        """Note where no launcher takes orders now. That all are back is recorded at once."""
-        away = everywhere, () if everywhere else tuple(sorted(nodes))
-        if away == self._away:
-            return
-        now = self._clock()
-        if any(away):
-            if now.mono_s - self._away_mono_s < _AWAY_PAUSE_S:
-                return
-            self._away_mono_s = now.mono_s
-        self._away = away
-        self._pending.append(ev.LaunchersAway(at_s=now.at_s, everywhere=away[0], nodes=away[1]))
-
-    def write(self) -> None:
-        """Add the pending records to the journal's open transaction. Raises HostError."""
-        for event in self._pending:
-            if isinstance(event, ev.Configured | ev.DaemonStarted):
-                self._journal.put_rules(self._texts[event.rules])
-            self._journal.append_audit(event)
-
-    def written(self) -> None:
-        """Drop the pending records: their transaction is durable."""
-        self._pending.clear()
-        self._texts.clear()
-
-    def _note_text(self, rules: Rules) -> str:
-        text = rules_text(rules)
-        found = digest(text)
-        self._texts[found] = text
-        return found
-
-
-def _by_node(kept: Resources, elsewhere: Iterable[tuple[str, Resources]]) -> dict[str, Resources]:
-    """Return the parts of a load that are not nothing."""
-    return {name: used for name, used in (("", kept), *elsewhere) if used != NOTHING}
-
-
-def _is_notable(kept: Resources, before: Resources, capacity: Resources) -> bool:
-    changes = {axis: abs(kept.amount(axis) - before.amount(axis)) for axis in capacity.amounts}
-    return any(
-        change and change * _NOTABLE_PART >= capacity.amount(axis)
-        for axis, change in changes.items()
-    )
-
 
 #: Seconds of a leap that is trusted at once, and how much faster than time passes a greater one is
 #: followed.

@@ -31,7 +31,6 @@ from drfd.core.explain.waits import ExternalUse
 from drfd.core.model import events as ev
 from drfd.core.model.job import Actor, Job, JobSpec, JobState
 from drfd.core.scheduling.release_times import Certainty
-from drfd.daemon.children.accountant import Accountant
 from drfd.daemon.children.answers import ErrorMessage
 from drfd.daemon.children.forecasts import (
     ForecastReply,
@@ -91,7 +90,7 @@ _DEMAND_REASONS = {
     "QUOTA",
 }
 #: Names of locks.
-_LISTS, _FORECASTS, _LEDGERS = "lists", "forecasts", "ledgers"
+_LISTS, _FORECASTS = "lists", "forecasts"
 #: The part of `history.max_size` (1/n) that ended tasks of a user's unfinished arrays may take.
 _UNFINISHED_PART = 4
 
@@ -161,7 +160,6 @@ class Requests:
     #: The directory of the signing keys, or None if submissions are not signed.
     keys_dir: Path | None = None
     #: Returns Unix time by which history is removed; None for the clock of the engine.
-    trusted_s: Callable[[], float] | None = None
     #: Returns the metrics and their content type, for an Accept header; None if there are none.
     metrics: Callable[[str], Awaitable[tuple[bytes, str]]] | None = None
     #: The clock of what each user may submit and change in a second.
@@ -178,16 +176,6 @@ class Requests:
         )
         self.forecasts = Forecasts(self.engine)
         self.starts = WatchedStarts(self.forecasts, self.mono)
-
-        def now_s() -> float:
-            return self.engine.clock().at_s
-
-        self.accountant = Accountant(
-            self.engine.journal.path,
-            lambda: self.config.history,
-            now_s,
-            self.trusted_s or now_s,
-        )
         self.waits = WaitHandler(self.engine, self._lookup)
         self._batch = BatchActions(self.engine, self._lookup, self.quotas)
 
@@ -208,29 +196,10 @@ class Requests:
 
     def close(self) -> None:
         """End the child processes."""
-        for each in (self.forecasts, self.accountant, self.history):
+        for each in (self.forecasts, self.history):
             each.children.close()
 
     # -- verbs ------------------------------------------------------------------------------
-
-    @verb(msg.LedgerRequest, lock=_LEDGERS, waits=True)
-    async def _ledger(self, actor: st.Actor, request: msg.LedgerRequest) -> replies.LedgerReply:
-        user = request.user
-        if not actor.is_admin and user not in (None, actor.user):
-            raise NotPermitted(
-                "not-admin",
-                "what was promised to another user is for that user and administrators",
-                hint="leave the user out: the sums over all users are everybody's to see",
-            )
-        if user is None and not actor.is_admin:
-            user = actor.user
-        return await self.accountant.read(request.since_s, request.until_s, user)
-
-    @verb(msg.LedgerCheckRequest, admin="check the account", waits=True)
-    async def _check_ledger(
-        self, _: st.Actor, __: msg.LedgerCheckRequest
-    ) -> replies.LedgerCheckReply:
-        return await self.accountant.check()
 
     @verb(msg.SubmissionRequest)
     async def _submission(

@@ -29,7 +29,6 @@ from drfd_cli.top.feed import (
     News,
     SnapshotReader,
     fetch_detail,
-    fetch_shortfalls,
     find_output,
     first_snapshot,
     request_action,
@@ -125,20 +124,7 @@ def test_ended_jobs_are_submitted_again(connection, daemon, labels, text):
         assert {key: sent[key] for key in before} == before
 
 
-# -- details and promises ----------------------------------------------------------------------
-
-
-def test_what_users_lacked_in_seven_days_is_known_by_their_leaves(connection, daemon, refuse):
-    rows = [
-        {"user": "ann.b", "pool": "lab/sub", "promised": 5000, "kept": 2000},
-        {"user": "bob", "pool": None, "promised": 7, "kept": 6},
-        {"user": "carol", "pool": None, "promised": 7, "kept": 7},
-    ]
-    daemon.replies = {"ledger": [{"rows": rows}, refuse(text="it is being computed")]}
-    assert fetch_shortfalls(connection) == {"root.lab.sub.ann%2Eb": 3000, "root.bob": 1}
-    (request,) = daemon.requests
-    assert 0 <= time.time() - 7 * 86400 - request["since_s"] < 60
-    assert fetch_shortfalls(connection) == {}, "no error"
+# -- details ----------------------------------------------------------------------
 
 
 def test_a_page_has_what_is_known_of_the_job_and_the_end_of_its_output(

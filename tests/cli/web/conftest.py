@@ -14,7 +14,6 @@ import pytest
 
 from canned import CannedDaemon
 from canned_snapshots import ended, replies, resources, three_jobs
-from cli.test_history import ledger
 from drfd.client.connection import Connection
 from drfd_cli.top.feed import News
 from drfd_cli.web.pages import Feed, application
@@ -140,7 +139,6 @@ def lab(daemon, output) -> CannedDaemon:
         "show": {**show, "curve": usage["usage"], "used": None},
         "why": why,
         "history": {"jobs": past, "after": None},
-        "ledger": ledger(),
     }
     return daemon
 

@@ -16,7 +16,6 @@ import psutil
 import pytest
 
 from canned_snapshots import AT_S, HOSTILE, hostile, node, row, snapshot, three_jobs
-from cli.test_history import ledger
 from cli.web.conftest import Page
 from instance import wait_for
 
@@ -160,7 +159,7 @@ _AXE = "DRFD_AXE"
 TAB, ENTER = "\ue004", "\ue007"
 VIEWS = {
     "machine": "Cores", "queue": "align-reads", "history": "exit code 3",
-    "promises": "with a reservation", "job/40": "step 399",
+    "job/40": "step 399",
 }  # fmt: skip
 MARKUP = "<img src=x onerror=document.title='owned'><script>document.title='owned'</script>"
 
@@ -217,18 +216,6 @@ def test_each_view_shows_what_the_daemon_tells(browser, shown):
     assert "about 2023-11-14 23:23" in waiting
     visit(browser, "history")
     assert "failed" in browser.text("#ended")
-    visit(browser, "promises")
-    lines = browser.run(
-        "return [...document.querySelectorAll('#promises tbody tr')].map("
-        "e => [...e.cells].map(c => c.innerText))"
-    )
-    waited = ["4h", "50 %", "25 %", "1h 30m", "1h", "30m", "", "", "", ""]
-    assert [line[:-1] for line in lines] == [["ann", *waited], ["all 2", *waited]]
-    assert lines[0][-1].startswith("2h (2026-03-01")
-    starts = "12 starts, 3 of them past somebody who was short; in 1 of these the first job"
-    assert starts in browser.text("#starts")
-    assert "ann\tbob\t1h" in browser.text("#pairs")
-    assert "bob\twith a reservation\tyes\tann" in browser.text("#past")
     visit(browser, "job/40")
     job = browser.text("#view-job")
     assert job.startswith("Job 40: align-reads")
@@ -282,8 +269,6 @@ def test_hostile_words_are_shown_as_text(browser, lab, serve, output):
     show["events"] = [{"at": AT_S, "event": each, "text": each} for each in words]
     past: Any = lab.replies["history"]
     past["jobs"][0] |= {"name": MARKUP, "user": MARKUP, "outcome": {"code": "x", "text": MARKUP}}
-    promised: Any = lab.replies["ledger"]
-    promised["rows"] = [{**each, "user": MARKUP} for each in promised["rows"]]
     page = serve()
     browser.look(360, 740, is_dark=False)
     browser.console()
@@ -374,10 +359,10 @@ def test_dark_and_light_follow_the_browser(browser, shown):
 def test_the_keyboard_reaches_everything(browser, shown):
     focused = "return document.activeElement.innerText"
     names = []
-    for _ in range(5):
+    for _ in range(4):
         browser.press(TAB)
         names.append(browser.run(focused))
-    assert names == ["To the content", "Machine", "Queue", "History", "Promises"]
+    assert names == ["To the content", "Machine", "Queue", "History"]
     browser.run("document.querySelector('nav a[href=\"#queue\"]').focus()")
     browser.press(ENTER)
     wait_for("the queue", lambda: browser.has("align-reads"))
@@ -404,17 +389,13 @@ def test_nothing_is_loaded_from_elsewhere(browser, shown):
 
 
 def test_an_empty_machine_has_words_for_it(browser, lab, serve):
-    nothing = ledger(rows=[], leaves=0, starts=[], pairs=[], past=[], hours=0)
     lab.replies |= {
         "snapshots": {"snapshot": snapshot()},
         "history": {"jobs": [], "after": None},
-        "ledger": nothing,
     }
     browser.open(serve().link)
     wait_for("no shares", lambda: browser.has("Nobody holds or waits for anything."))
-    told = {
-        "queue": "No job waits.", "history": "No job has ended.", "promises": "Nobody has waited.",
-    }  # fmt: skip
+    told = {"queue": "No job waits.", "history": "No job has ended."}
     for view, words in told.items():
         browser.run("location.hash = arguments[0]", view)
         wait_for(words, lambda words=words: browser.has(words))

@@ -155,14 +155,6 @@ def test_history_is_ones_own_unless_asked_and_goes_on_where_it_stopped(site, lab
         assert site.get(f"history?{query}").status == 404
 
 
-def test_the_account_of_promises_is_of_so_many_days(site, lab):
-    assert site.json("promises?days=7") == lab.replies["ledger"]
-    (asked,) = lab.asked("ledger")
-    assert 0 <= time.time() - 7 * 86400 - asked["since_s"] < 120
-    for query in ("", "?days=", "?days=-1", "?days=1e3", "?days=%C2%B2", "?days=999999"):
-        assert site.get(f"promises{query}").status == 404
-
-
 async def news_of(lines: AsyncIterator[bytes]) -> tuple[float, bool, bool]:
     """The next snapshot of a stream: of which time, and whether the daemon is away or silent."""
     while not (line := await anext(lines)).startswith(b"data: "):
