@@ -772,7 +772,6 @@ NODE_COLUMNS: Columns[NodeView] = {
     **fields(*AMOUNTS, of="usage"),
     **fields("running", "pending"),
     "gres": lambda node: _counts(node["usage"]["gres"]),
-    **fields("used_hours", "share_hours", of="quota", prefix="quota_"),
     **fields("owed_hours", "allowed_hours", of="debt", prefix="debt_"),
 }
 

@@ -1,4 +1,4 @@
-"""The maintenance windows and the limits by hour of the configuration, and weeks, in Unix time.
+"""The maintenance windows and the limits by hour of the configuration, in Unix time.
 
 Times are read as local times of the machine. A weekly pattern is expanded for the weeks ahead; the
 daemon does that again from time to time, because the core knows no calendar.
@@ -115,15 +115,6 @@ def expand_hours(nodes: Iterable[tuple[str, NodeSettings]], axes: Axes, now_s: f
         if spans:
             steps[path] = limit_steps(node.limit, spans, axes.names, from_s=from_s, until_s=until_s)
     return LimitHours(steps, until_s) if steps else LimitHours()
-
-
-def weeks(now_s: float) -> tuple[float, ...]:
-    """Return the Unix times at which weeks begin, on Mondays at 00:00 local time: the present one
-    and the next eight."""
-    found = Weekly(0, 0, 0).times_s(now_s - 2 * WEEK_S, now_s + 9 * WEEK_S)
-    every = tuple(found)
-    present = max(at for at, begin_s in enumerate(every) if begin_s <= now_s)
-    return every[present : present + 9]
 
 
 def window_warnings(

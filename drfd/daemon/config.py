@@ -28,7 +28,6 @@ from drfd.common.strict_table import (
     read_name,
     read_path,
 )
-from drfd.common.week import WEEK_S
 from drfd.core.fairness.rules import (
     BUT_CORES,
     NodeSettings,
@@ -38,7 +37,6 @@ from drfd.core.fairness.rules import (
     Scheduling,
     read_scheduling,
 )
-from drfd.core.model.job import show_path
 from drfd.core.model.resources import NOTHING, Axes, Resources, disk_axes
 from drfd.daemon.calendar import WindowSettings, read_windows, window_warnings
 from drfd.daemon.cluster import (
@@ -445,7 +443,6 @@ def survey(config: Config, machine: Machine, state_dir: Path, *, is_for_one: boo
         *slurm_warnings(config.nodes, config.launcher.slurm),
         *gpu_warnings(config.countables, gpus),
         *window_warnings(config.windows, time.time(), config.defaults.time_limit_s),
-        *_warn_of_short_history(rules, config.history.keep_s),
     )
     return Site(rules, disks, defaults, warnings, config.countables, gpus)
 
@@ -481,16 +478,6 @@ def _warn_of_shared_devices(disks: Sequence[Disk]) -> Iterator[str]:
                     f"disks {other.name} and {disk.name} are on one device ({device}): "
                     "what they promise adds up"
                 )
-
-
-def _warn_of_short_history(rules: Rules, keep_s: int | None) -> Iterator[str]:
-    """Yield a warning if jobs are removed before the quotas of their week are restored."""
-    quotas = [show_path(path) for path, node in rules.pools_and_users() if node.quota is not None]
-    if quotas and keep_s is not None and keep_s < WEEK_S:
-        yield (
-            f"{', '.join(quotas)}: a quota counts the jobs of a week, and history.keep removes "
-            f"them after {units.show_duration(keep_s)}: after a restart some do not count"
-        )
 
 
 def _outside(capacity: Resources, machine: Machine) -> Resources:

@@ -757,18 +757,6 @@ class UsageReply(TypedDict):
     demand: ResourcesView | None
 
 
-class QuotaView(TypedDict):
-    """How much of its quota of the week a pool or user has used."""
-
-    #: In dominant-share-hours.
-    used_hours: float
-    share_hours: float
-    #: "last" or "wait": what its jobs do when the quota is used up.
-    then: str
-    #: The end of the week, in Unix time.
-    restored_at: float
-
-
 class DebtView(TypedDict):
     """What reservations of a user have kept idle, in dominant-share-hours."""
 
@@ -790,8 +778,6 @@ class NodeView(TypedDict):
     satisfaction: float
     running: int
     pending: int
-    #: Only of a node that has a quota.
-    quota: NotRequired[QuotaView]
     #: Only of a user who has a debt.
     debt: NotRequired[DebtView]
 

@@ -166,7 +166,6 @@ def test_estimates_pools_and_weights_can_be_others(drf, table, tmp_path):
     ("limits", "said"),
     [
         ("[users.ann]\nweight = 2\n", None),
-        ("[users.ann]\nquota = {share_hours = 1}\n", "quotas of the week in {} are not simulated"),
         (
             '[[users.ann.hours]]\nwhen = "Mon-Sun"\nlimit = {cores = 0}\n',
             "drf: limits by hour (of ann) are not simulated: the ordinary limits count all ",

@@ -347,7 +347,7 @@ def test_a_column_that_is_not_there_is_named(drf, daemon):
     assert result.err == (
         "drf shares: Invalid value for '--columns': there is no column 'colour'; there are "
         "path, entitlement, dominant_share, dominant_resource, satisfaction, cores, memory, "
-        "read, write, running, pending, gres, quota_used_hours, quota_share_hours, "
+        "read, write, running, pending, gres, "
         "debt_owed_hours, debt_allowed_hours\n"
     )
 
@@ -390,8 +390,8 @@ def test_shares_are_a_table_with_free_and_capacity(drf, screen, daemon):
 """)  # noqa: E501
     assert (result.code, result.err) == (0, "")
     assert drf("shares", "--parsable", "--no-header").out == (
-        "root.alice\t0.5\t0.5\tcores\t1\t8\t17179869184\t0\t0\t1\t2\t\t\t\t\t\n"
-        "root.lab\t0.5\t0\t\t0\t0\t0\t0\t0\t0\t0\t\t\t\t\t\n"
+        "root.alice\t0.5\t0.5\tcores\t1\t8\t17179869184\t0\t0\t1\t2\t\t\t\n"
+        "root.lab\t0.5\t0\t\t0\t0\t0\t0\t0\t0\t0\t\t\t\n"
     )
     for columns in (60, 80):
         out = screen(columns, "shares")

@@ -53,12 +53,12 @@ def configuration(seed: int, later: Random | None = None) -> str:
     }  # fmt: skip
     lab = {
         "weight": random.choice([1, 2, 0.5]), "guarantee": random.choice(_LIMITS),
-        "users": {"ben": {}, "ann": {"weight": random.choice([1, 2]), **_quota(changing)}},
-        "pools": {"bio": {"users": ["cyd"], **_quota(changing)}}, **_quota(changing),
+        "users": {"ben": {}, "ann": {"weight": random.choice([1, 2])}},
+        "pools": {"bio": {"users": ["cyd"]}},
     }  # fmt: skip
     lab["pools"]["bio"] |= random.choice([{}, {"weight": {"memory": 2.5}}])
     hours = {"when": "Tue 22:14-22:15", "limit": {"cores": 1}}
-    pools = {"lab": lab, "open": {"limit": changing.choice(_LIMITS), **_quota(changing)}}
+    pools = {"lab": lab, "open": {"limit": changing.choice(_LIMITS)}}
     pools["open"] |= {"hours": [hours]} if random.random() < 0.2 else {}
     tables = {
         "capacity": {"cores": cores, "memory": f"{memory}G", "reserve_memory": 0},
@@ -76,11 +76,6 @@ def configuration(seed: int, later: Random | None = None) -> str:
 
 
 _LIMITS: list[dict[str, Any]] = [{}, {}, {"cores": 1}, {"cores": 2}, {"memory": "3G"}]
-
-
-def _quota(random: Random) -> dict[str, Any]:
-    hours, then = random.choice([0] * 6 + [0.001, 0.01]), random.choice(["last", "wait"])
-    return {"quota": {"share_hours": hours, "then": then}} if hours else {}
 
 
 def _toml(value: Any) -> str:

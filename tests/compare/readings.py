@@ -32,7 +32,6 @@ users = ["cyd"]
 [pools.open]
 limit = {cores = 1}
 [pools.spent]
-quota = {share_hours = 0.0001, then = "wait"}
 [[window]]
 name = "upgrade"
 start = "2023-11-20 22:00"
@@ -91,7 +90,7 @@ STEPS: list[Any] = [
     _job("ann", 1, 1, name="never", after=[{"id": 4, "want": "ok"}]),
     _job("ann", 1, 1, name="later", begin_s=1_700_100_000, notify={"on": ["end"], "argv": ["x"]}),
     _job("cyd", 1, 1, name="held", held=True),
-    _job("dan", 1, 1, name="used-up", pool="spent"),
+    _job("dan", 1, 1, name="plain", pool="spent"),
     _job("dan", 1, 1, fate=(1e6, 0, None, False), name="limit", pool="open"),
     _job("dan", 1, 1, name="limit", pool="open"),
     _job("cyd", 1, 1, name="windowed", time_limit_s=0),

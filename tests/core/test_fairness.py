@@ -1,8 +1,6 @@
-"""Fair shares as rules: exact shares, who pays for a job, decayed use, quotas, limits by hour."""
+"""Fair shares as rules: exact shares, who pays for a job, decayed use, limits by hour."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from copy import deepcopy
 from fractions import Fraction
 from math import inf
 from random import Random
@@ -12,21 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as some
 from msgspec import structs
 
-from core.worlds import CAROL, context, forecast, pass_of, pass_over
+from core.worlds import forecast, pass_of
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.week import parse_week_hours
-from drfd.core.decisions.stimuli import (
-    CancelAsked,
-    FrozenReport,
-    RemovedReport,
-    ResumeAsked,
-    SuspendAsked,
-)
 from drfd.core.explain.forecast import Forecast
 from drfd.core.explain.reasons import explain_wait
-from drfd.core.explain.waits import BeyondLimit, LimitAtThisHour, ServedLast, Wait
+from drfd.core.explain.waits import BeyondLimit, LimitAtThisHour, Wait
 from drfd.core.fairness.rules import (
-    CONFIGURABLE,
     HourlyLimit,
     NodeSettings,
     Pool,
@@ -40,38 +30,21 @@ from drfd.core.fairness.share_tree import (
     AxisClaim,
     FairShare,
     NodeRule,
-    WeekQuota,
     divide,
     divide_all,
-    parent_of,
     path_up,
 )
-from drfd.core.fairness.week_quotas import (
-    QuotaUse,
-    RunInterval,
-    WeekUse,
-    is_plain,
-    plain_stretch,
-    stretches,
-)
-from drfd.core.model import events as ev
 from drfd.core.model.hours import NO_HOURS, LimitHours, LimitSpan, LimitSteps, limit_steps
-from drfd.core.model.job import Actor, Job, JobSpec, JobState, Notify, Words
-from drfd.core.model.machine import fits, minus
+from drfd.core.model.job import Actor, JobSpec, JobState
 from drfd.core.model.resources import Axes, Resources
-from drfd.core.scheduling import scheduler
 from drfd.core.scheduling.release_times import Certainty, StartForecast
 from drfd.core.scheduling.scheduler import Scheduler
 from fakes import (
-    ADMIN,
     ALICE,
     BOB,
-    GIB,
     Bench,
     demand,
-    ended,
     flat,
-    happened,
     launched,
     now,
     replace,
@@ -79,7 +52,7 @@ from fakes import (
     schedule,
     spec,
 )
-from seeds import examples, runs
+from seeds import examples
 
 HOUR, DAY = 3600, 86400
 
@@ -436,399 +409,6 @@ def test_a_scheduler_dates_use_from_the_future_back_when_it_hears_of_it_and_in_e
     scheduler.remember([ahead], rules, now(10 * YEAR))
     list(scheduler.run(bench.ledger, rules, now(0)))
     assert scheduler.past_usage == pytest.approx(read)
-
-
-# -- quotas of the week ----------------------------------------------------------------------------
-
-
-#: Begins of weeks on the clock of `now`.
-WEEKS = tuple(now(day * DAY).at_s for day in (-3, 4, 11, 18, 25))
-
-
-def quota_of(share_hours: float, *, waits: bool = False) -> WeekQuota:
-    return WeekQuota(share_hours=Fraction(str(share_hours)), waits=waits)
-
-
-def with_quotas(
-    pools: Mapping[str, WeekQuota | None], users: Mapping[str, WeekQuota] | None = None
-) -> Rules:
-    """The usual machine. `users` are named "lab/alice", or "/alice" for users in no pool."""
-    return replace(
-        rules(),
-        pools={name: Pool(quota=quota) for name, quota in pools.items()},
-        members={
-            (name.partition("/")[0], name.partition("/")[2]): NodeSettings(quota=quota)
-            for name, quota in (users or {}).items()
-        },
-        reserving=ReservationSettings(reserves=False),
-    )
-
-
-def use_of(how: Rules, at_s: float = 0.0) -> WeekUse:
-    return WeekUse(how.shares, how.axes, WEEKS, now(at_s).at_s)
-
-
-def used(week_use: WeekUse, at_s: float) -> dict[str, float]:
-    found = week_use.all_use(now(at_s).at_s)
-    return {path: round(each.used_hours, 6) for path, each in found.items()}
-
-
-def in_pool(actor: Actor, pool: str = "", cores: float = 1, **more: object) -> JobSpec:
-    path = f"root.{pool}" if pool else f"root.{actor.user}"
-    return spec(path, actor=actor, asks=demand(cores), **more)  # type: ignore[arg-type]
-
-
-def full(path: str, *, waits: bool = False) -> dict[str, QuotaUse]:
-    return {path: QuotaUse(path, 41, 40, waits, WEEKS[1])}
-
-
-# -- what is used ----------------------------------------------------------------------------------
-
-
-def test_nothing_of_last_week_counts_in_this_one():
-    how = with_quotas({"lab": quota_of(40)})
-    week_use, bench = use_of(how), Bench(how)
-    job_id = bench.start(in_pool(ALICE, "lab", 9))
-    week_use.note(bench.job(job_id), now().at_s)
-    turn = 4 * DAY
-    assert used(week_use, turn - 1) == {"root.lab": pytest.approx(96, abs=1e-3)}
-    assert used(week_use, turn) == {"root.lab": 0}
-    assert used(week_use, turn + HOUR) == {"root.lab": 1}, "and it runs on"
-    # It is counted from the beginning by a daemon that starts now.
-    afresh = use_of(how, turn + HOUR)
-    afresh.count(bench.job(job_id), plain_stretch(bench.job(job_id)))
-    assert used(afresh, turn + HOUR) == {"root.lab": 1}
-
-
-def test_a_quota_is_used_up_from_the_millisecond_on_at_which_it_is_reached():
-    how = with_quotas({"lab": quota_of(2)})
-    week_use, bench = use_of(how), Bench(how)
-    week_use.note(bench.job(bench.start(in_pool(ALICE, "lab", 9))), now().at_s)
-    assert week_use.used_up(now(2 * HOUR - 0.01).at_s) == {}
-    found = week_use.used_up(now(2 * HOUR).at_s)
-    assert found == {"root.lab": QuotaUse("root.lab", 2.0, 2.0, False, WEEKS[1])}
-    assert week_use.used_up(WEEKS[1]) == {}
-
-
-def test_after_the_clock_was_set_back_all_is_to_be_counted_again():
-    week_use = use_of(with_quotas({"lab": quota_of(2)}), 10 * DAY)
-    assert not week_use.is_outdated(now(10 * DAY - 30).at_s), "a small step"
-    assert week_use.is_outdated(now(10 * DAY - HOUR).at_s)
-    assert not week_use.is_outdated(now(17 * DAY).at_s)
-    assert week_use.is_outdated(WEEKS[-2]), "no week after it is known"
-
-
-def test_a_launch_that_was_put_off_uses_nothing():
-    start, end = happened(ev.Launched, at_s=5), happened(ev.Exited, at_s=9)
-    ran, over = stretches([start, end])
-    assert (ran, over.is_of_end) == (RunInterval(now(5).at_s, now(9).at_s), True)
-    assert list(stretches([start])) == [RunInterval(now(5).at_s, None)]
-    put_off = happened(ev.LaunchPostponed, at_s=6, not_before_s=int(now(7).at_s))
-    assert list(stretches([start, put_off])) == []
-    how = with_quotas({}, {"/alice": quota_of(4)})
-    bench, week_use = Bench(how), use_of(how)
-    _watch(bench, week_use)
-    bench.start(in_pool(ALICE, cores=9))
-    bench.befall(put_off)
-    assert used(week_use, HOUR) == {"root.alice": 0}
-
-
-def test_a_notification_counts_with_what_it_may_use():
-    """Thirty seconds of the whole machine after each job counted for nobody."""
-    how = with_quotas({}, {"/alice": quota_of(4)})
-    bench, week_use = Bench(how), use_of(how)
-    events, ended_jobs = _watch(bench, week_use)
-    tells = Notify(("end",), Words.of(["tell"]))
-    job_id = bench.start(in_pool(ALICE, cores=9, notify=tells))
-    bench.feed(ended(job_id, at_s=HOUR))
-    afresh = use_of(how, 2 * HOUR)
-    afresh.count(bench.job(job_id), stretches(events))
-    bench.feed(RemovedReport(now(3 * HOUR).at_s, job_id, 1, notice="told"))
-    over = use_of(how, 3 * HOUR)
-    assert not is_plain(ended_jobs[job_id]), "its record does not say until when"
-    over.count(ended_jobs[job_id], stretches(events))
-    whole, part = 1.0, 0.25 / 9
-    assert used(afresh, 2 * HOUR) == {"root.alice": pytest.approx(whole + part, abs=1e-5)}
-    for each in week_use, over:
-        assert used(each, 9 * HOUR) == {"root.alice": pytest.approx(whole + 2 * part, abs=1e-5)}
-
-
-@pytest.mark.parametrize(("seed", "steps"), runs(range(12), steps=120, quick=25))
-def test_the_sums_are_those_of_a_count_step_by_step(seed, steps):
-    """Over random weeks, with jobs that are frozen, preempted and started again; and a daemon that
-    starts then finds the same sums in the journal."""
-    random = Random(seed)
-    how = with_quotas(
-        {"lab": quota_of(1), "free": None}, {"lab/alice": quota_of(2), "/bob": quota_of(3)}
-    )
-    paths = ("root.lab", "root.lab.alice", "root.bob")
-    bench, week_use = Bench(how), use_of(how, 3 * DAY)
-    events, ended_jobs = _watch(bench, week_use)
-    counted: Counter[str] = Counter()
-    clock_s, most_attempts = 3 * DAY, 0
-    for _ in range(steps):
-        length_s = random.choice((60.0, 1800.0, 7200.0))
-        left_s = min(each for each in WEEKS if each > now(clock_s).at_s) - now(clock_s).at_s
-        if length_s >= left_s:
-            # The week turns: what was used before does not count any more.
-            counted.clear()
-        for job in bench.ledger.jobs.values():
-            most_attempts = max(most_attempts, job.attempt)
-            is_kept = job.state is JobState.SUSPENDED and job.held_by == job.spec.user
-            if job.state is JobState.RUNNING or is_kept:
-                share = max(
-                    Fraction(0 if is_kept else job.spec.demand.cores_milli, 9000),
-                    Fraction(job.spec.demand.memory_bytes, 18 * GIB),
-                )
-                for path in path_up(job.spec.leaf):
-                    counted[path] += share * Fraction(  # type: ignore[assignment]
-                        length_s if length_s < left_s else length_s - left_s
-                    )
-        clock_s += length_s
-        _happen(bench, random, clock_s)
-        expected = {path: float(counted[path]) / 3600 for path in paths}
-        assert used(week_use, clock_s) == pytest.approx(expected, abs=2e-6)
-    afresh = use_of(how, clock_s)
-    for job in [*bench.ledger.jobs.values(), *ended_jobs.values()]:
-        own = stretches(each for each in events if each.job_id == job.id)
-        afresh.count(job, plain_stretch(job) if is_plain(job) else own)
-    assert used(afresh, clock_s) == used(week_use, clock_s)
-    if steps < 100:
-        return
-    assert most_attempts > 1
-    assert any(each.suspensions for each in [*bench.ledger.jobs.values(), *ended_jobs.values()])
-
-
-def _watch(bench: Bench, week_use: WeekUse) -> tuple[list[ev.JobEvent], dict[int, Job]]:
-    """Tell the week's use of every event, as the engine does; the events, and the ended jobs."""
-    events: list[ev.JobEvent] = []
-    ended_jobs: dict[int, Job] = {}
-    apply = bench.ledger.apply
-
-    def applied(event: ev.JobEvent) -> Job | None:
-        job = apply(event)
-        events.append(event)
-        if job is not None:
-            week_use.note(job, event.at_s)
-            if job.state is JobState.ENDED:
-                ended_jobs[job.id] = job
-        return job
-
-    bench.ledger.apply = applied  # type: ignore[method-assign, assignment]
-    return events, ended_jobs
-
-
-def _happen(bench: Bench, random: Random, at_s: float) -> None:
-    """Something happens to a random job."""
-    jobs = [*bench.ledger.jobs.values()]
-    running = [each for each in jobs if each.state is JobState.RUNNING]
-    frozen = [each for each in jobs if each.state is JobState.SUSPENDED]
-    kind = random.choice(("submit", "submit", "finish", "suspend", "resume", "preempt"))
-    if kind == "submit":
-        actor, pool = random.choice([(ALICE, "lab"), (CAROL, "lab"), (BOB, ""), (ALICE, "free")])
-        cores = random.choice((0.5, 1, 2))
-        bench.submit(in_pool(actor, pool, cores, preemptible=True, time_limit_s=None), at_s=at_s)
-    elif kind == "suspend" and (running or frozen):
-        job = random.choice(running + frozen)
-        owner = next(each for each in (ALICE, BOB, CAROL) if each.user == job.spec.user)
-        by = random.choice((ADMIN, owner))
-        bench.feed(SuspendAsked(now(at_s), job.id, by))
-        bench.feed(FrozenReport(now(at_s).at_s, job.id, job.attempt, mono_s=now(at_s).mono_s))
-    elif kind == "resume" and frozen:
-        bench.feed(ResumeAsked(now(at_s), random.choice(frozen).id, ADMIN))
-    elif kind in ("finish", "preempt") and running:
-        job = random.choice(running)
-        if kind == "preempt":
-            bench.preempt(job.id, at_s=at_s)
-        bench.feed(ended(job.id, job.attempt, at_s))
-        bench.feed(RemovedReport(now(at_s).at_s, job.id, job.attempt))
-    for each in bench.schedule(at_s):
-        if bench.job(each).state is JobState.STARTING:
-            bench.feed(launched(each, bench.job(each).attempt, at_s))
-
-
-# -- who waits -------------------------------------------------------------------------------------
-
-
-def quota_reason(bench: Bench, job_id: int, used_up: Mapping[str, QuotaUse]) -> Wait:
-    last = pass_over(bench, used_up=used_up)
-    found = explain_wait(bench.job(job_id), bench.ledger, last, bench.rules, used_up=used_up)
-    assert found is not None
-    return found
-
-
-@pytest.mark.parametrize("policy", CONFIGURABLE)
-def test_every_policy_knows_quotas(policy):
-    """The first job is of a pool that has used up its quota: it comes last, or waits."""
-    usual = with_quotas({"lab": quota_of(40), "free": None})
-    bench = Bench(replace(usual, policy=policy))
-    theirs = [bench.submit(in_pool(ALICE, "lab", 4)) for _ in range(3)]
-    ours = [bench.submit(in_pool(BOB, "free", 4)) for _ in range(2)]
-    assert pass_over(bench, used_up={}).admitted[0] == theirs[0]
-    assert pass_over(bench, used_up=full("root.lab")).admitted == ours
-    assert pass_over(bench, used_up=full("root.lab", waits=True)).admitted == ours
-    for job_id in ours:
-        bench.feed(CancelAsked(now(), job_id, ADMIN))
-    assert pass_over(bench, used_up=full("root.lab")).admitted == theirs[:2], "nothing idles"
-    assert pass_over(bench, used_up=full("root.lab", waits=True)).admitted == []
-
-
-# -- who comes last --------------------------------------------------------------------------------
-
-
-def test_a_job_that_comes_last_says_so_and_names_who_holds_what_it_needs():
-    bench = Bench(with_quotas({"lab": quota_of(40), "free": None}))
-    bench.start(in_pool(CAROL, "free", 6))
-    theirs = bench.submit(in_pool(ALICE, "lab", 4))
-    bench.submit(in_pool(BOB, "free", 4))
-    used_up = full("root.lab")
-    reason = quota_reason(bench, theirs, used_up)
-    assert reason.code == "QUOTA"
-    assert isinstance(reason, ServedLast)
-    assert reason.use == used_up["root.lab"]
-    (shortfall,) = reason.shortfalls
-    assert [each.user for each in shortfall.holders] == ["carol"]
-
-
-def test_who_has_used_up_a_quota_is_not_named_as_served_first():
-    """Carol would be the least satisfied, and so be said to go first."""
-    bench = Bench(with_quotas({}, {"/carol": quota_of(40)}))
-    bench.start(spec(asks=demand(0, 9)))
-    bench.start(in_pool(BOB, cores=9))
-    ours = bench.submit(in_pool(ALICE, cores=5))
-    theirs = bench.submit(in_pool(CAROL, cores=5))
-    assert quota_reason(bench, ours, {}).code == "FAIR_SHARE"
-    assert quota_reason(bench, ours, full("root.carol")).code == "RESOURCES"
-    assert quota_reason(bench, theirs, full("root.carol")).code == "QUOTA"
-
-
-def test_a_pool_comes_last_from_the_moment_on_at_which_its_quota_is_used_up():
-    """Its job was the first under fifo, and the next one waited behind it."""
-    how = replace(with_quotas({"lab": quota_of(1), "free": None}), policy="fifo")
-    bench, scheduler = Bench(how), Scheduler(how.half_life_s)
-    scheduler.week_use = use_of(how)
-    bench.start(in_pool(BOB, "free", 6))
-    bench.submit(in_pool(ALICE, "lab", 4))
-    behind = bench.submit(in_pool(BOB, "free", 1))
-    assert list(scheduler.run(bench.ledger, how, now(HOUR))) == []
-    hog = structs.replace(bench.job(1), id=99, spec=replace(bench.job(1).spec, pool="root.lab"))
-    scheduler.week_use.count(hog, [RunInterval(now(-10 * HOUR).at_s, now().at_s)])
-    found = list(scheduler.run(bench.ledger, how, now(HOUR)))
-    assert [(type(each), each.job_id) for each in found] == [(ev.Admitted, behind)]
-
-
-def test_nobody_is_preempted_for_who_has_used_up_a_quota():
-    how = replace(
-        with_quotas({"lab": quota_of(1, waits=True), "free": None}),
-        preempting=Preempting(after_s=0),
-    )
-    for is_over in (False, True):
-        bench, scheduler = Bench(how), Scheduler(how.half_life_s)
-        scheduler.week_use = use_of(how)
-        for _ in range(9):
-            bench.start(in_pool(BOB, "free", preemptible=True))
-        if is_over:
-            hog = bench.job(1)
-            hog = structs.replace(hog, id=99, spec=replace(hog.spec, pool="root.lab"))
-            scheduler.week_use.count(hog, [RunInterval(now(-10 * HOUR).at_s, now().at_s)])
-        bench.submit(in_pool(ALICE, "lab", 4))
-        found = [type(each) for each in scheduler.run(bench.ledger, how, now(HOUR))]
-        assert found == ([] if is_over else [ev.PreemptRequested] * 4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(40))
-def test_who_has_used_up_a_quota_starts_nothing_before_siblings_that_could(seed):
-    """In random trees, whatever the demands: at each launch, no waiting job of a sibling that has
-    its quota would fit. Without such a sibling the quota makes no difference, and neither it does
-    if all have used theirs up."""
-    random = Random(seed)
-    pools = {name: quota_of(40) for name in ("lab", "free", "lab.night", "lab.day")[: 2 + seed % 3]}
-    bench = Bench(with_quotas(pools))
-    homes = [(actor, pool) for actor in (ALICE, BOB, CAROL) for pool in ("", *pools)]
-    asked = [random.choice((0.5, 1, 2, 3, 4)) for _ in range(random.choice((2, 5, 12)))]
-    specs = {}
-    for _ in range(40):
-        actor, pool = random.choice(homes)
-        path = f"root.{pool}" if pool else f"root.{actor.user}"
-        size = demand(random.choice(asked), random.choice((1, 2, 5)))
-        one = spec(path, actor=actor, asks=size)
-        specs[bench.submit(one)] = one
-        if random.random() < 0.2:
-            bench.schedule()
-    waiting = {each: one for each, one in specs.items() if bench.job(each).eligible_at is not None}
-    waiting = {
-        each: one for each, one in waiting.items() if bench.job(each).state is JobState.PENDING
-    }
-    for each in random.sample(sorted(set(specs) - set(waiting)), k=len(specs) - len(waiting)):
-        bench.feed(launched(each))
-        bench.finish(each)
-    nodes = sorted({path for one in waiting.values() for path in path_up(one.leaf)})
-    over = {path: full(path)[path] for path in nodes if random.random() < 0.4}
-    plan = pass_over(bench, used_up=over)
-    free, left = bench.rules.shares.capacity, dict(waiting)
-    for job_id in plan.admitted:
-        for path in path_up(waiting[job_id].leaf):
-            if path not in over:
-                continue
-            for other, one in left.items():
-                rivals = [each for each in path_up(one.leaf) if parent_of(each) == parent_of(path)]
-                if rivals and rivals[0] not in over:
-                    assert not fits(bench.rules.axes.vector(one.demand), free), (job_id, other)
-        free = minus(free, bench.rules.axes.vector(waiting[job_id].demand))
-        del left[job_id]
-    assert not any(fits(bench.rules.axes.vector(one.demand), free) for one in left.values())
-    everybody = {path: full(path)[path] for path in nodes}
-    assert pass_over(bench, used_up=everybody).admitted == pass_over(bench).admitted
-
-
-def test_an_index_that_is_kept_serves_as_a_new_one_does():
-    """Quotas are used up, and restored, between passes that share an index."""
-    random = Random(5)
-    bench = Bench(with_quotas({"lab": quota_of(40), "free": quota_of(40)}))
-    kept = scheduler.build_wait_index(bench.ledger, bench.rules, {}, {})
-    for _ in range(40):
-        actor, pool = random.choice([(ALICE, "lab"), (BOB, "lab"), (BOB, "free"), (CAROL, "")])
-        bench.submit(in_pool(actor, pool, random.choice((1, 2, 4))))
-        paths = random.sample(("root.lab", "root.free", "root.carol", "root.lab.bob"), k=2)
-        used_up = {path: full(path, waits=random.random() < 0.3)[path] for path in paths}
-        expected = pass_over(bench, used_up=used_up)
-        seen = context(bench)
-        kept.catch_up(bench.ledger.queues)
-        found = scheduler.schedule(bench.ledger, bench.rules, kept, seen, used_up=used_up)
-        assert found.admitted == expected.admitted
-        assert list(found.order) == list(expected.order)
-        for event in scheduler.start_events(bench.ledger, found, now()):
-            bench.ledger.apply(event)
-            kept.touch(bench.job(event.job_id).spec.leaf)
-        for job in [*bench.ledger.allocated_jobs()]:
-            if random.random() < 0.4:
-                bench.feed(launched(job.id))
-                bench.finish(job.id)
-                kept.touch(job.spec.leaf)
-
-
-# -- forecasts -------------------------------------------------------------------------------------
-
-
-def test_a_job_that_waits_for_its_quota_is_expected_at_the_turn_of_the_week():
-    how = with_quotas({"lab": quota_of(1, waits=True), "free": None})
-    bench, week_use = Bench(how), use_of(how)
-    first = bench.start(in_pool(ALICE, "lab", 9, time_limit_s=7200))
-    week_use.note(bench.job(first), now().at_s)
-    second = bench.submit(in_pool(ALICE, "lab", 1))
-    third = bench.submit(in_pool(BOB, "free", 1))
-
-    def start_s(job_id: int) -> float | None:
-        ledger = deepcopy(bench.ledger)
-        ahead = Scheduler(how.half_life_s)
-        ahead.week_use = week_use.copy()
-        future = Forecast(ledger, how, ahead, now())
-        return future.expected_start(job_id).start_s
-
-    assert start_s(second) == WEEKS[1], "the first has used up the quota when it ends"
-    assert start_s(third) == now(7200).at_s
-    assert used(week_use, 0) == {"root.lab": 0}, "a forecast changes nothing"
 
 
 # -- limits by hour --------------------------------------------------------------------------------

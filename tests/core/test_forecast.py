@@ -593,9 +593,9 @@ def test_no_job_with_a_limit_runs_in_a_window_and_none_waits_without_need(seed, 
             for event in found:
                 bench.befall(event)
                 job = bench.ledger.job(event.job_id)
-                scheduler.note(job, 0.0)
+                scheduler.note(job)
                 bench.feed(launched(job.id, job.attempt, at_s=clock))
-                scheduler.note(bench.ledger.job(job.id), 0.0)
+                scheduler.note(bench.ledger.job(job.id))
                 length = job.spec.time_limit_s
                 assert blocking(bench.ledger.windows, length or NO_LIMIT_S, now(clock).at_s) is None
                 ends[job.id] = clock + random.uniform(0.1, length or 30)
@@ -622,7 +622,7 @@ def test_no_job_with_a_limit_runs_in_a_window_and_none_waits_without_need(seed, 
                 del ends[job_id]
                 job = bench.ledger.job(job_id)
                 bench.finish(job_id, at_s=clock)
-                scheduler.note(job, 0.0)
+                scheduler.note(job)
 
 
 def pending(bench: Bench) -> Iterator[Job]:

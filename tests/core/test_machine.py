@@ -172,7 +172,7 @@ def test_jobs_start_beside_those_that_another_scheduler_was_given_past_drfd():
     large, small = (submit(bench, scheduler, node_job(each, node="n1"), 0) for each in (4, 3))
     assert pass_of(bench, scheduler, 0) == [small]
     bench.feed(launched(small))
-    scheduler.note(bench.job(small), 0.0)
+    scheduler.note(bench.job(small))
     bench.finish(small)
     assert pass_of(bench, scheduler, 1) == []
     assert why(bench, large, scheduler.last_plan) == ExternalUse(
@@ -203,7 +203,7 @@ def test_who_waits_for_a_closed_node_holds_nobody_up_and_is_told_of_it():
             told = NodesAway((ClosedNode("n0", away_since_s=50.0),))
             assert why(bench, each) == told
         bench.feed(launched(small, at_s=at_s))
-        scheduler.note(bench.job(small), 0.0)
+        scheduler.note(bench.job(small))
         bench.finish(small)
         scheduler.forget_derived_state()
     bench.ledger.nodes_away = {}
@@ -536,7 +536,7 @@ def test_a_gpu_in_use_outside_gets_no_more_jobs_though_some_run_on_it():
     assert pass_of(bench, scheduler, 5) == []
     job = bench.job(second)
     bench.finish(second)
-    scheduler.note(job, 0.0)
+    scheduler.note(job)
     assert pass_of(bench, scheduler, 6) == [third]
     assert gpus_of(bench.job(third)) == ("1",)
 

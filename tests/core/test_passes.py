@@ -54,7 +54,7 @@ class Machine:
         job = self.bench.job(job_id)
         self.scheduler.remember([job], self.rules, now(at_s))
         self.bench.feed(RemovedReport(now(at_s).at_s, job_id, job.attempt))
-        self.scheduler.note(job, 0.0)
+        self.scheduler.note(job)
 
 
 def test_a_reserved_job_starts_only_within_the_limit_of_its_pool():
@@ -79,7 +79,7 @@ def test_suspended_jobs_come_first_in_a_drain_only():
     machine.submit(of(CAROL, 9), 2)
     assert machine.starts(40) == []
     machine.bench.suspend(suspended, by=None, at_s=41)
-    machine.scheduler.note(machine.bench.job(suspended), 0.0)
+    machine.scheduler.note(machine.bench.job(suspended))
     waiting = machine.submit(of(BOB, 4, limit_s=60), 41)
     assert machine.starts(42) == [waiting]
 

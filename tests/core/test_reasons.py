@@ -36,13 +36,11 @@ from drfd.core.explain.waits import (
     NextPass,
     NodesAway,
     NodesDrained,
-    OutOfQuota,
     OwesIdle,
     PathLimit,
     ReservedFirst,
     ResourceShortage,
     ServedFirst,
-    ServedLast,
     Shortfall,
     SlotsTaken,
     StartsFrom,
@@ -53,7 +51,6 @@ from drfd.core.explain.waits import (
     WindowAhead,
 )
 from drfd.core.fairness.rules import NodeSettings, Pool, ReservationSettings
-from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.model.job import (
     Dependency,
     Job,
@@ -426,9 +423,6 @@ POSTPONED = Postponed(
 )
 #: A job of three hours before a window of two.
 AHEAD = WindowAhead("upgrade", "new kernel", 60, 7260, False, 10800, 7260)
-#: The pool lab has used its 40 hours up; its jobs wait, or come last.
-FULL = OutOfQuota(QuotaUse("root.lab", 41.256, 40.0, True, 7260))
-LAST = ServedLast((Shortfall(CORES),), QuotaUse("root.lab.bob", 1200.4, 2.5, False, 7260))
 RUNNING, STARTING, PENDING = JobState.RUNNING, JobState.STARTING, JobState.PENDING
 
 
@@ -682,10 +676,6 @@ SENTENCES: list[tuple[Wait, str]] = [
      "it fits, but job 4 comes first: it has waited so long that no later job may pass it; "
      "it starts by T+60s itself"),
     # Maintenance windows.
-    (FULL, "lab has used 41.26 of its 40 dominant-share-hours of this week; its jobs wait until "
-     "T+7260s, when the next week begins"),
-    (LAST, "needs 8 cores, 3 free; lab/bob has used 1200 of its 2.5 dominant-share-hours of this "
-     "week and is served last until T+7260s"),
     (AHEAD,
      "it might not end before the maintenance window upgrade (T+60s to T+7260s: new kernel): "
      "its time limit is 3h00m; it starts from T+7260s on, or drf set -t TIME gives it a "
@@ -727,8 +717,6 @@ COLUMNS: list[tuple[Wait, Columns]] = [
     (SuspendedBy("root", "4_7"), Columns("resume", "root")),
     (GroupLimit("alice", "sweep", 2, 2), Columns("group sweep", "2 at once")),
     (Draining("root", 5.0), Columns("undrain", "root")),
-    (FULL, Columns("quota of the week", "lab", until_s=7260)),
-    (LAST, Columns("quota of the week", "lab/bob", CORES)),
     (AHEAD, Columns("end of upgrade", "maintenance window", until_s=7260)),
     (replace(AHEAD, from_s=None), Columns("never starts", "maintenance window")),
     (LauncherAway(), Columns("launcher")),

@@ -20,8 +20,6 @@ from drfd.core.explain import waits as why
 from drfd.core.explain.reasons import explain_wait
 from drfd.core.explain.waits import ReservedFirst, ServedFirst, Shortfall, Wait
 from drfd.core.fairness.rules import NodeSettings, Pool, ReservationSettings, Rules
-from drfd.core.fairness.share_tree import path_up
-from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.model.job import Dependency, Job, JobSpec, JobState, RequiredOutcome
 from drfd.core.model.machine import Vector
 from drfd.core.model.resources import Axes, Resources
@@ -40,8 +38,6 @@ LEAVES = (
     ("root.lab", "alice"), ("root.lab", "bob"), ("root.alice", "alice"), ("root.bob", "bob"),
     ("root.carol", "carol"), ("root.dave", "dave"),
 )  # fmt: skip
-NODES = ("root.lab", "root.lab.alice", "root.lab.bob", "root.alice", "root.carol")
-Used = dict[str, QuotaUse]
 #: The memory of each of the two GPUs.
 GPU_GIB = 4
 
@@ -75,8 +71,6 @@ class Situation:
     reserves: bool
     is_draining: bool
     at_s: float
-    #: The nodes that have used up their quota, and whether their jobs wait for the next week.
-    used_up: dict[str, bool]
     #: Whether jobs share GPUs by the memory that they declare.
     shares_gpus: bool = False
 
@@ -114,7 +108,6 @@ def situations(draw: some.DrawFn) -> Situation:
         draw(some.booleans()),
         draw(some.sampled_from([False] * 9 + [True])),
         draw(some.sampled_from([10.0, 100.0, 5000.0])),
-        draw(some.just({}) | some.dictionaries(some.sampled_from(NODES), some.booleans())),
         draw(some.booleans()),
     )
 
@@ -164,7 +157,6 @@ class Made:
     last: Plan
     external: ExternalLoad | None
     at_s: float
-    used_up: Used
 
 
 def start_all(
@@ -172,11 +164,10 @@ def start_all(
     at_s: float,
     external: ExternalLoad | None = None,
     before: Any = (),
-    used_up: Used = {},  # noqa: B006  # not changed
 ) -> Plan:
     """Passes until nothing starts any more; returns the last one."""
     while True:
-        plan = pass_over(bench, at_s, used_up, external=external, before=before)
+        plan = pass_over(bench, at_s, external=external, before=before)
         for event in start_events(bench.ledger, plan, now(at_s)):
             bench.befall(event)
             if bench.job(event.job_id).state is JobState.STARTING:
@@ -216,12 +207,8 @@ def make(situation: Situation) -> Made:
         external = ExternalLoad(used=kept, kept=kept, until_s=now(situation.at_s + 60).at_s)
     if situation.is_draining:
         bench.feed(st.DrainAsked(now(3), True, ADMIN))
-    used_up = {
-        path: QuotaUse(path, 2.0, 1.0, waits, now(9999).at_s)
-        for path, waits in situation.used_up.items()
-    }
-    last = start_all(bench, situation.at_s, external, used_up=used_up)
-    return Made(bench, last, external, situation.at_s, used_up)
+    last = start_all(bench, situation.at_s, external)
+    return Made(bench, last, external, situation.at_s)
 
 
 # -- the oracle ------------------------------------------------------------------------------------
@@ -315,24 +302,6 @@ class Oracle:
         wants = self.wants(job)[0]
         return bool(wants) and held + wants > pool.limit["cores"]
 
-    def waits_for_week(self, job: Job) -> str | None:
-        """Which node keeps it waiting for the next week."""
-        used_up = self.made.used_up
-        paths = path_up(job.spec.leaf)
-        return next((path for path in paths if path in used_up and used_up[path].waits), None)
-
-    def waits_beside(self, path: str) -> bool:
-        """Whether a job waits of a sibling that has quota left."""
-        above = path.rpartition(".")[0]
-        used_up = self.made.used_up
-        for job in self.jobs.values():
-            if not self.is_ready(job) or self.waits_for_week(job) is not None:
-                continue
-            siblings = [p for p in path_up(job.spec.leaf) if p.rpartition(".")[0] == above]
-            if any(each != path and each not in used_up for each in siblings):
-                return True
-        return False
-
     def owner(self, label: str) -> Job:
         return self.jobs[int(label)]
 
@@ -359,9 +328,7 @@ class Oracle:
             if job.spec.leaf in leaves and job.state is JobState.PENDING:
                 bench.feed(st.CancelAsked(now(self.made.at_s), job.id, ADMIN))
         made = self.made
-        plan = pass_over(
-            bench, made.at_s, made.used_up, external=made.external, before=made.last.reservations
-        )
+        plan = pass_over(bench, made.at_s, external=made.external, before=made.last.reservations)
         return set(plan.admitted)
 
 
@@ -395,16 +362,6 @@ def check(oracle: Oracle, job: Job, reason: Wait) -> None:
             assert not oracle.is_over_limit(job)
         case why.MayNotPass():
             assert oracle.jobs[int(fact.job)].spec.leaf == job.spec.leaf
-        case why.OutOfQuota():
-            assert fact.use in oracle.made.used_up.values()
-            assert fact.use.path in path_up(job.spec.leaf)
-        case why.ServedLast():
-            assert fact.use in oracle.made.used_up.values()
-            assert fact.use.path in path_up(job.spec.leaf)
-            assert oracle.waits_beside(fact.use.path), "it is last, and nobody comes first"
-            named = check_shortfalls(oracle, job, fact.shortfalls)
-            if named is not None and job.state is JobState.PENDING:
-                assert oracle.waits_for_week(job) is None
         case ServedFirst():
             named = check_shortfalls(oracle, job, fact.shortfalls)
             check_served_first(oracle, job, fact, named)
@@ -550,7 +507,7 @@ def check_nobody_else_is_to_blame(oracle: Oracle, job: Job, named: set[int]) -> 
 def every_reason(made: Made) -> dict[int, Wait | None]:
     bench = made.bench
     return {
-        job.id: explain_wait(job, bench.ledger, made.last, bench.rules, used_up=made.used_up)
+        job.id: explain_wait(job, bench.ledger, made.last, bench.rules)
         for job in bench.ledger.jobs.values()
     }
 
@@ -567,6 +524,3 @@ def test_every_reason_is_true(situation):
         assert (reason is not None) is (job.state in waiting)
         if reason is not None:
             check(oracle, job, reason)
-            if oracle.waits_for_week(job) is not None and oracle.is_ready(job):
-                told = ("QUOTA", "LIMIT", "DRAINING")
-                assert reason.code in told, "it does not start before the next week"

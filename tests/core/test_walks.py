@@ -976,7 +976,7 @@ def test_a_start_is_as_cheap_where_many_wait(kind):
             for event in found:
                 job = ledger.apply(event)
                 if isinstance(event, ev.JobEvent) and job is not None:
-                    scheduler.note(job, now().at_s)
+                    scheduler.note(job)
 
         spans = ((0, 1, 1),) if kind == "arrays" else ()
         for at in range(count):
@@ -1015,7 +1015,7 @@ def test_never_more_run_of_a_group_and_no_job_waits_wrongly(seed, steps):
             job_id = event.array_id if isinstance(event, ev.ArraySubmitted) else event.job_id
             job = bench.ledger.find_common(job_id)
             if job is not None:
-                scheduler.note(job, 0.0)
+                scheduler.note(job)
             else:
                 scheduler.forget_derived_state()
 
@@ -1027,7 +1027,7 @@ def test_never_more_run_of_a_group_and_no_job_waits_wrongly(seed, steps):
             group = job.spec.group
             if group is not None and group.at_once is not None:
                 assert running_of_groups(bench)[job.spec.user, group.name] < group.at_once
-            scheduler.note(bench.ledger.apply(event), 0.0)
+            scheduler.note(bench.ledger.apply(event))
         assert scheduler.last_plan is not None
         assert scheduler.last_plan.admitted == fresh.admitted, "the kept index is wrong"
 

@@ -23,7 +23,6 @@ from drfd.core.explain.reasons import explain_wait
 from drfd.core.explain.waits import Wait
 from drfd.core.fairness.rules import Preempting, ReservationSettings
 from drfd.core.fairness.share_tree import FairShare, NodeRule
-from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.ledger.queue import LeafQueue, Line
 from drfd.core.model import events as ev
 from drfd.core.model.job import JobSpec
@@ -285,14 +284,12 @@ def context(
     )
 
 
-def pass_over(
-    bench: Bench, at_s: float = 0.0, used_up: Mapping[str, QuotaUse] | None = None, **known: Any
-) -> Plan:
+def pass_over(bench: Bench, at_s: float = 0.0, **known: Any) -> Plan:
     """A pass that changes nothing; `known` goes to its context."""
     ledger, rules = bench.ledger, bench.rules
     wait_index = build_wait_index(ledger, rules, {}, {})
     seen = context(bench, at_s, **known)
-    return scheduler.schedule(ledger, rules, wait_index, seen, used_up=used_up or {})
+    return scheduler.schedule(ledger, rules, wait_index, seen)
 
 
 def forecast(
@@ -336,7 +333,7 @@ def preemptions(
 
 def submit(bench: Bench, scheduler: Scheduler, asked: JobSpec, at_s: float) -> int:
     job_id = bench.submit(asked, at_s=at_s)
-    scheduler.note(bench.job(job_id), 0.0)
+    scheduler.note(bench.job(job_id))
     return job_id
 
 
@@ -346,7 +343,7 @@ def pass_of(bench: Bench, scheduler: Scheduler, at_s: float) -> list[int]:
     for event in scheduler.run(bench.ledger, bench.rules, now(at_s)):
         bench.befall(event)
         found.append(event.job_id)
-        scheduler.note(bench.job(event.job_id), 0.0)
+        scheduler.note(bench.job(event.job_id))
     return found
 
 

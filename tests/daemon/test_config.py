@@ -19,7 +19,6 @@ from drfd.core.fairness.rules import (
     ReservationSettings,
     Scheduling,
 )
-from drfd.core.fairness.share_tree import WeekQuota
 from drfd.core.model.hours import Window
 from drfd.core.model.resources import Resources
 from drfd.daemon import countable
@@ -42,7 +41,6 @@ from drfd.devices.gpus import Gpu
 from drfd.host.measurements import Machine
 from drfd.launcher.settings import LauncherSettings, load_settings, system_uids
 from fakes import GIB, at, replace
-from fakes import rules as usual_rules
 
 EVERYTHING = """
     capacity = {cores = 16, memory = "120G", reserve_memory = "4G"}
@@ -205,8 +203,6 @@ def test_preemption_is_on_under_the_policy_drf_unless_it_is_switched_off(path, l
 # -- mistakes, each with its place and the cure ------------------------------------------------
 
 
-_A_QUOTA = 'write quota = {share_hours = 40, then = "wait"}'
-_LAB_QUOTA = "[pools.lab]\nquota = "
 _HOURS = "[[pools.gpu.hours]]\n"
 #: What is said of each, behind the file's name.
 MISTAKES: dict[str, str] = {
@@ -228,15 +224,6 @@ MISTAKES: dict[str, str] = {
         "pools.lab.limit: 3 is not a table (write [pools.lab.limit], and its keys below)",
     '[pools.a]\nusers = ["al", "bo"]\n[pools.b]\nusers = ["bo"]\n':
         "pools.b.users: bo is already in pool a",
-    # Quotas.
-    f"{_LAB_QUOTA}40\n":
-        f"pools.lab.quota: 40 is not a table with the share-hours of a week ({_A_QUOTA})",
-    f"{_LAB_QUOTA}{{then = 'wait'}}\n": f"pools.lab.quota.share_hours: is missing ({_A_QUOTA})",
-    f"{_LAB_QUOTA}{{share_hours = 0}}\n":
-        "pools.lab.quota.share_hours: 0 is not a number of dominant-share-hours above 0 (write 40 "
-        "or 2.5)",
-    f"{_LAB_QUOTA}{{share_hours = 4, then = 'stop'}}\n":
-        "pools.lab.quota.then: 'stop' is not known (write \"last\" or \"wait\")",
     # Limits by hour.
     "[pools.gpu.hours]\nwhen = 'Mon'\n":
         "pools.gpu.hours: {'when': 'Mon'} is not a list of tables (write [[pools.gpu.hours]], and "
@@ -492,26 +479,6 @@ def test_one_device_is_one_instance_of_one_resource(path, tmp_path):
         )
 
 
-def test_quotas_of_pools_and_users_are_read(path):
-    text = """
-    [pools.lab]
-    quota = {share_hours = 40}
-    [pools.lab.users.alice.quota]
-    share_hours = 2.5
-    then = "wait"
-    [users.dave]
-    quota = {share_hours = 1, then = "last"}
-    """
-    config = load(written(path, text))
-    assert config.pools["lab"].quota == WeekQuota(share_hours=Fraction(40), waits=False)
-    assert config.members["lab", "alice"].quota == WeekQuota(share_hours=Fraction(5, 2), waits=True)
-    assert config.members["", "dave"].quota == WeekQuota(share_hours=Fraction(1), waits=False)
-    rules = replace(usual_rules(), pools=config.pools, members=config.members)
-    assert rules.shares.rule("root.lab").quota == config.pools["lab"].quota
-    assert rules.shares.rule("root.dave").quota == config.members["", "dave"].quota
-    assert rules.shares.rule("root.lab.bob").quota is None
-
-
 @pytest.mark.parametrize("kind", ["not UTF-8", "absent", "a directory"])
 def test_what_cannot_be_read_is_an_error_that_names_the_file(path, kind):
     if kind == "not UTF-8":
@@ -756,21 +723,6 @@ def test_more_than_the_machine_has_is_possible_and_said(tmp_path):
         "capacity.cores is 16, but the machine has 8: jobs will not get the cores they declare",
         "capacity.memory is 128G, but the machine has 64G: jobs within their limits may run it out",
     )
-
-
-def test_a_history_shorter_than_the_week_of_a_quota_is_warned_of(tmp_path):
-    quota = WeekQuota(share_hours=Fraction(40))
-    config = Config(
-        pools={"lab": Pool(quota=quota), "free": Pool()},
-        members={("lab", "ann"): NodeSettings(quota=quota)},
-    )
-    assert survey(config, MACHINE, tmp_path).warnings == ()
-    short = replace(config, history=HistorySettings(keep_s=86400))
-    assert survey(short, MACHINE, tmp_path).warnings == (
-        "lab, lab/ann: a quota counts the jobs of a week, and history.keep removes them after "
-        "1d00h: after a restart some do not count",
-    )
-    assert survey(replace(short, pools={}, members={}), MACHINE, tmp_path).warnings == ()
 
 
 # -- `drfd check-config`: one line, and an exit code that a script can use ---------------------

@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import sqlite3
 from contextlib import closing
-from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -13,16 +12,13 @@ from daemon.desk import FullDisk, MakeShell, Shell, look_ahead
 from drfd.common.errors import HostError
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.stimuli import Actor, Now, Tick
-from drfd.core.explain.reasons import explain_wait
-from drfd.core.explain.waits import OutOfQuota
 from drfd.core.fairness.rules import Pool, Preempting, ReservationSettings, Rules
-from drfd.core.fairness.share_tree import WeekQuota
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import ArrayState
 from drfd.core.model import events as ev
 from drfd.core.model.effects import Freeze, Kill, Launch, RemoveAttempt
 from drfd.core.model.hours import LimitHours, LimitSteps
-from drfd.core.model.job import Broken, Dependency, Job, Outcome, RequiredOutcome, Retry
+from drfd.core.model.job import Broken, Dependency, Job, Outcome, RequiredOutcome
 from drfd.core.model.resources import Axes, ClusterNode
 from drfd.core.scheduling.debts import Debt
 from drfd.daemon.engine.engine import Inbox, Work
@@ -549,7 +545,7 @@ def test_what_could_not_be_written_is_told_after_a_pause(make_shell):
     full.host.take()
 
 
-# -- quotas of the week: counted from the journal, restored on Monday at 00:00 -----------------
+# -- suspensions and debts over time -----------------------------------------------------------
 
 
 HOUR = 3600.0
@@ -568,11 +564,6 @@ class Clock:
 @pytest.fixture
 def clock(in_berlin) -> Clock:
     return Clock()
-
-
-def with_quota(share_hours: float = 2, *, waits: bool = True) -> Rules:
-    quota = WeekQuota(share_hours=Fraction(share_hours), waits=waits)
-    return replace(rules(), pools={"lab": Pool(quota=quota), "free": Pool()})
 
 
 def of_pool(
@@ -598,51 +589,8 @@ def ends(clock: Clock, job_id: int, attempt: int = 1) -> st.ExitedReport:
     return replace(ended(job_id, attempt), at_s=clock().at_s, mono_s=clock().mono_s)
 
 
-def used_hours(shell: Shell) -> float:
-    return round(shell.engine.quota_use()["root.lab"].used_hours, 6)
-
-
-def why(shell: Shell, job_id: int) -> object:
-    engine = shell.engine
-    return explain_wait(
-        engine.ledger.job(job_id), engine.ledger, engine.scheduler.last_plan, engine.rules,
-        used_up=engine.used_up(),
-    )  # fmt: skip
-
-
-def test_jobs_wait_for_next_week_over_the_daemons_end(make_shell, clock):
-    shell = make_shell(by=with_quota(), clock=clock)
-    shell.turn(of_pool(clock))
-    assert shell.host.take() == [Launch(1, 1)]
-    runs(shell, clock, 1, 2 * HOUR)
-    shell.turn(of_pool(clock), of_pool(clock, 1, BOB, "free"))
-    assert shell.host.take() == [Launch(3, 1)], "the pool has used its 2 hours"
-    evidence = why(shell, 2)
-    assert isinstance(evidence, OutOfQuota)
-    assert evidence.use.used_hours == 2
-    assert evidence.use.restored_s == at(MONDAY)
-    runs(shell, clock, 3, 60)
-    shell.host.take()
-    # It was killed: the next daemon counts from the journal.
-    later = make_shell(by=with_quota(), clock=clock)
-    later.turn()
-    assert used_hours(later) == 2
-    assert isinstance(why(later, 2), OutOfQuota)
-    assert 0 < (later.engine.due_s() or 0) <= 60, "it looks at the clock, which may be set"
-    clock.at_s = at(MONDAY) - 1
-    later.turn(st.Tick(clock()))
-    assert later.host.take() == []
-    assert later.engine.due_s() == pytest.approx(1)
-    clock.at_s = at(MONDAY)
-    later.turn(st.Tick(clock()))
-    assert later.host.take() == [Launch(2, 1)]
-    later.turn(begins(clock, 2))
-    clock.at_s += HOUR
-    assert used_hours(later) == 1
-
-
 def test_the_bound_of_a_suspension_runs_on_over_the_daemons_end(make_shell, clock):
-    how = replace(with_quota(), max_suspended_s=2 * HOUR)
+    how = replace(rules(), max_suspended_s=2 * HOUR)
     shell = make_shell(by=how, clock=clock)
     shell.turn(of_pool(clock))
     shell.turn(begins(clock, 1))
@@ -657,69 +605,6 @@ def test_the_bound_of_a_suspension_runs_on_over_the_daemons_end(make_shell, cloc
     clock.at_s += HOUR
     later.turn(st.Tick(clock()))
     assert later.host.take()[-1] == Kill(1, 1)
-
-
-def test_attempts_and_breaks_count_in_the_next_daemon(make_shell, clock):
-    """They are in the job's events, not in its record."""
-    shell = make_shell(by=with_quota(30), clock=clock)
-    asked = of_pool(clock)
-    retried = replace(asked, spec=replace(asked.spec, retry=Retry(1, (Outcome.FAILED,))))
-    shell.turn(retried)
-    shell.turn(begins(clock, 1))
-    clock.at_s += HOUR
-    shell.turn(
-        st.SuspendAsked(clock(), 1, ALICE),
-        st.FrozenReport(clock().at_s, 1, 1, mono_s=clock().mono_s),
-    )
-    clock.at_s += HOUR
-    assert used_hours(shell) == 1.055556, "it keeps an eighteenth of the memory"
-    assert used_hours(make_shell(by=with_quota(30), clock=clock)) == 1.055556
-    shell.turn(st.ResumeAsked(clock(), 1, ALICE))
-    clock.at_s += HOUR
-    assert used_hours(shell) == 2.055556
-    shell.host.take()
-    shell.turn(replace(ends(clock, 1), exit_code=1), st.RemovedReport(clock().at_s, 1, 1))
-    clock.at_s += HOUR
-    shell.turn(st.Tick(clock()))
-    shell.host.take()
-    assert used_hours(shell) == 2.055556
-    assert used_hours(make_shell(by=with_quota(30), clock=clock)) == 2.055556
-    shell.turn(begins(clock, 1, 2))
-    clock.at_s += HOUR
-    assert used_hours(shell) == 3.055556
-    assert used_hours(make_shell(by=with_quota(30), clock=clock)) == 3.055556
-    shell.turn(ends(clock, 1, 2), st.RemovedReport(clock().at_s, 1, 2))
-    shell.host.take()
-    clock.at_s += HOUR
-    assert used_hours(shell) == 3.055556
-    assert used_hours(make_shell(by=with_quota(30), clock=clock)) == 3.055556
-
-
-def test_a_clock_that_was_a_week_ahead_restores_nothing_for_good(make_shell, clock):
-    shell = make_shell(by=with_quota(), clock=clock)
-    shell.turn(of_pool(clock))
-    runs(shell, clock, 1, 2 * HOUR)
-    friday_s = clock.at_s
-    clock.at_s += 7 * 24 * HOUR
-    shell.turn(st.Tick(clock()))
-    assert used_hours(shell) == 0
-    clock.at_s = friday_s
-    shell.turn(of_pool(clock))
-    assert used_hours(shell) == 2
-    assert shell.host.take() == [Launch(1, 1)]
-
-
-async def test_shares_show_how_much_of_a_quota_is_used(make_desk, clock):
-    desk = make_desk(by=with_quota(waits=False), clock=clock)
-    shell = desk.shell
-    shell.turn((of_pool(clock, 4.5), Payload()))
-    runs(shell, clock, 1, HOUR)
-    nodes = {each["path"]: each for each in (await desk.ask(ALICE, op="shares"))["nodes"]}
-    assert nodes["root.lab"]["quota"] == {
-        "used_hours": 0.5, "share_hours": 2, "then": "last", "restored_at": at(MONDAY),
-    }  # fmt: skip
-    assert "quota" not in nodes["root.free"]
-    shell.host.take()
 
 
 async def test_shares_show_what_reservations_have_kept_idle(make_desk, clock):

@@ -4,7 +4,7 @@ import json
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -15,7 +15,6 @@ from prometheus_client import CollectorRegistry, Metric
 from daemon.desk import Shell
 from drfd.core.decisions.stimuli import Actor, SubmitAsked
 from drfd.core.fairness.rules import Pool
-from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.model.job import Job, JobState, Outcome
 from drfd.daemon.metrics import publication
 from drfd.daemon.metrics.publication import MOST_CONNECTIONS, Endpoint, shipped_file
@@ -79,9 +78,9 @@ def submit(shell: Shell, actor: Actor, cores: float) -> None:
     shell.host.take()
 
 
-def held_back_now(shell: Shell, used_up: Mapping[str, QuotaUse]) -> frozenset[str]:
+def held_back_now(shell: Shell) -> frozenset[str]:
     assert [*shell.engine.ledger.queues] == [LEAF]
-    return held_back_leaves(shell.engine.ledger, shell.engine.rules, used_up)
+    return held_back_leaves(shell.engine.ledger, shell.engine.rules)
 
 
 def test_who_is_at_a_limit_is_held_back(make_shell):
@@ -90,16 +89,16 @@ def test_who_is_at_a_limit_is_held_back(make_shell):
     submit(shell, BOB, 7)
     submit(shell, ALICE, 2)
     submit(shell, ALICE, 2)
-    assert held_back_now(shell, {}) == {LEAF}
+    assert held_back_now(shell) == {LEAF}
     submit(shell, ALICE, 1)
-    assert held_back_now(shell, {}) == frozenset()
+    assert held_back_now(shell) == frozenset()
 
 
 def test_who_has_only_jobs_that_wait_for_something_else_is_held_back(make_shell):
     shell = make_shell()
     shell.turn(SubmitAsked(now(), spec(), held=True))
     ledger = shell.engine.ledger
-    assert held_back_leaves(ledger, shell.engine.rules, {}) == {*ledger.job_counts.waiting_of}
+    assert held_back_leaves(ledger, shell.engine.rules) == {*ledger.job_counts.waiting_of}
 
 
 # -- the figures as metrics --------------------------------------------------------------------
@@ -117,7 +116,7 @@ def node(path: str, *, running: int = 0, pending: int = 0, **more: Any) -> Any:
 
 NODES = [
     node("root.lab", running=2, pending=1), node("root.lab.al%2Eice", running=2, pending=1),
-    node("root.bob", running=1, pending=3), node("root.idle"), node("root.carol", quota={}),
+    node("root.bob", running=1, pending=3), node("root.idle"), node("root.carol"),
 ]  # fmt: skip
 LEAVES = frozenset({"root.lab.al%2Eice", "root.bob"})
 CONFIGURED = frozenset({"root.lab", "root.idle"})

@@ -92,17 +92,11 @@ def hours() -> str:
     return f'[pools.night]\n[[pools.night.hours]]\nwhen = "{days}"\nlimit = {{cores = 0}}\n'
 
 
-def quota() -> str:
-    """Less than a job of all cores uses in a tenth of a second."""
-    return '[pools.night]\nquota = {share_hours = 0.00001, then = "wait"}\n'
-
-
 @pytest.mark.parametrize(
     ("rule", "starts", "waits", "code", "words"),
     [
         (window, ("-t", "1m"), ("-t", "1h"), "MAINTENANCE", "upgrade"),
         (hours, ("-t", "1m"), ("-p", "night", "-t", "1m"), "LIMIT", "night may hold 0 until "),
-        (quota, ("-p", "night", "-c", "9"), ("-p", "night"), "QUOTA", "night has used "),
     ],
 )
 def test_a_job_waits_for_its_time_over_a_kill_until_a_reload_takes_the_rule_back(

@@ -109,7 +109,7 @@ def test_a_bomb_that_forks_for_ever_is_frozen_whole(instance):
 
 
 def test_what_a_user_keeps_suspended_gives_its_memory_to_others_in_the_end(lend, users):
-    """Neither time limit nor quota went on, and nobody else had the memory for as long as the user
+    """The time limit did not go on, and nobody else had the memory for as long as the user
     liked."""
     instance = lend(f'{CONFIG}[limits]\nsuspended = "3s"\n')
     first, second = ({"user": each.pw_uid, "cwd": instance.home_for(each)} for each in users)

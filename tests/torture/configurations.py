@@ -11,7 +11,6 @@ from random import Random
 from msgspec import structs
 
 from drfd.core.fairness.rules import NodeSettings, Pool, Preempting, ReservationSettings, Rules
-from drfd.core.fairness.share_tree import WeekQuota
 from drfd.core.model.resources import Axes, Resources
 from fakes import GIB
 
@@ -23,10 +22,6 @@ GPU_BYTES = 8 * GIB
 
 
 def first_rules(seed: int) -> Rules:
-    return with_quotas(_first_rules(seed), Random(f"quotas {seed}"))
-
-
-def _first_rules(seed: int) -> Rules:
     random = Random(f"rules {seed}")
     gpus = random.choice([0, 0, 1, 3])
     policy = random.choice(["drf"] * 9 + ["fifo", "slots", "asset"])
@@ -59,25 +54,6 @@ def _first_rules(seed: int) -> Rules:
     )
 
 
-def with_quotas(rules: Rules, random: Random) -> Rules:
-    """With quotas of the week for some pools and users, in some runs."""
-    if random.random() < 0.5:
-        return rules
-    pools = {
-        name: replace(pool, quota=_quota(random, waits=False)) for name, pool in rules.pools.items()
-    }
-    members = {
-        key: replace(member, quota=_quota(random, waits=False))
-        for key, member in rules.members.items()
-    }
-    return replace(rules, pools=pools, members=members)
-
-
-def _quota(random: Random, *, waits: bool) -> WeekQuota | None:
-    seconds = random.choice([None, 0, 1, 5, 40])
-    return None if seconds is None else WeekQuota(share_hours=Fraction(seconds, 3600), waits=waits)
-
-
 def later_rules(first: Rules, random: Random) -> Rules:
     """As somebody who edits the configuration might change them."""
     pools = dict(first.pools)
@@ -102,7 +78,7 @@ def later_rules(first: Rules, random: Random) -> Rules:
         capacity = structs.replace(capacity, gres=gres)
     if capacity.gres and Random(f"shared {capacity} {first.grace_s}").random() < 0.3:
         axes = replace(axes, shared=None if axes.shared else ("gpu", GPU_BYTES))
-    later = replace(
+    return replace(
         first,
         axes=axes,
         capacity=capacity,
@@ -110,11 +86,6 @@ def later_rules(first: Rules, random: Random) -> Rules:
         preempting=random.choice([first.preempting, None]),
         policy=random.choice([first.policy, first.policy, "drf"]),
     )
-    if random.random() < 0.5:
-        return later
-    waits = random.random() < 0.5
-    quotas = {name: replace(p, quota=_quota(random, waits=waits)) for name, p in pools.items()}
-    return replace(later, pools=quotas)
 
 
 def _axes(gpus: tuple[str, ...], shared: bool) -> Axes:

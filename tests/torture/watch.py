@@ -33,7 +33,6 @@ def look(world: World) -> None:
     _only_booked_runs(world)
     _ends_are_told(world)
     _waits_are_explained(world)
-    _quotas_are_counted(world)
     world.engine.ledger.check()
 
 
@@ -165,10 +164,7 @@ def _waits_are_explained(world: World) -> None:
     ledger, last, rules = engine.ledger, engine.scheduler.last_plan, engine.rules
     for record in books.live():
         job = ledger.job(record.id)
-        used_up = engine.used_up()
-        reason = explain_wait(
-            job, ledger, last, rules, can_launch=world.is_ready(), used_up=used_up
-        )
+        reason = explain_wait(job, ledger, last, rules, can_launch=world.is_ready())
         waits = job.state in (JobState.PENDING, JobState.HELD, JobState.SUSPENDED)
         claim((reason is not None) is waits, "no reason, or one too many", job, reason)
         if reason is not None:
@@ -230,23 +226,6 @@ def _is_true(world: World, job: Record, code: Code, text: str) -> None:
             is_fifo = turn.rules.policy == "fifo"
             # Without room for it, a job with a reservation takes what is given back.
             keeps_it(is_fifo or kept or (fits and turn.rules.reserving.reserves))
-
-
-def _quotas_are_counted(world: World) -> None:
-    """The sums of the week that are kept are those of a daemon that counts from its journal."""
-    engine = world.engine
-    assert engine is not None
-    had, now_s = engine.scheduler.week_use, world.now().at_s
-    # After the clock was set back, the times of events do not tell how long a job ran.
-    if had is None or had.is_outdated(now_s) or world.was_set_back:
-        return
-    world.counts["weeks counted"] += 1
-    kept = engine.quota_use()
-    engine._count_week()
-    again, engine.scheduler.week_use = engine.quota_use(), had
-    for path, use in kept.items():
-        differ_s = 3600 * abs(use.used_hours - again[path].used_hours)
-        claim(differ_s < 0.01, "quotas are counted otherwise", path, use, again[path])
 
 
 def look_at_choices(

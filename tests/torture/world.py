@@ -7,7 +7,7 @@ together makes one turn. After every turn all that must hold is looked at (`tort
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -21,8 +21,6 @@ from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.outcome import deadline_mono_s
 from drfd.core.decisions.reconciliation import leftovers, missing_attempts
 from drfd.core.fairness.rules import Rules
-from drfd.core.fairness.share_tree import path_up
-from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import ArrayState
 from drfd.core.model import events as ev
@@ -32,7 +30,6 @@ from drfd.core.scheduling.backfill import PassContext
 from drfd.core.scheduling.policies import Plan
 from drfd.core.scheduling.scheduler import build_wait_index, schedule
 from drfd.core.scheduling.wait_index import WaitIndex
-from drfd.daemon.calendar import weeks
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.journal.journal import Journal
 from torture.books import Amounts, Books, Turn, amounts, claim
@@ -117,8 +114,6 @@ class World:
     #: How far Unix time has been set from where it should be; when the machine was started.
     skew_s: float = 0.0
     booted_s: float = -1000.0
-    #: Whether the clock was ever set back.
-    was_set_back: bool = False
     books: Books = field(default_factory=Books)
     engine: Engine | None = None
     journal: Witness | None = None
@@ -140,11 +135,6 @@ class World:
 
     def __post_init__(self) -> None:
         self.rules = self.first = first_rules(self.seed)
-        # In some runs a new week begins soon.
-        ahead_s = Random(f"{self.seed} week").choice([None, 5.0, 60.0])
-        if ahead_s is not None:
-            begin_s = self.now().at_s
-            self.skew_s = weeks(begin_s)[1] - ahead_s - begin_s
         self.machine = Machine(self.seed, self, self._heard, self._listed)
         self.start_controller()
 
@@ -162,7 +152,6 @@ class World:
 
     def set_clock(self, by_s: float) -> None:
         self.skew_s += by_s
-        self.was_set_back |= by_s < 0
 
     def later(self, delay_s: float, what: Callable[[], None]) -> None:
         self._number += 1
@@ -431,7 +420,6 @@ class World:
         wait_index: WaitIndex,
         pass_context: PassContext,
         max_starts: float,
-        used_up: Mapping[str, QuotaUse],
     ) -> Plan:
         """One of the engine's; now and then a second time over a line-up of its own."""
         self.counts["passes"] += 1
@@ -440,14 +428,9 @@ class World:
             afresh = build_wait_index(
                 ledger, rules, wait_index.tables.past_usage, wait_index.tables.recent
             )
-            fresh = schedule(ledger, rules, afresh, pass_context, max_starts, used_up)
+            fresh = schedule(ledger, rules, afresh, pass_context, max_starts)
             order = list(fresh.order)
-        kept = schedule(ledger, rules, wait_index, pass_context, max_starts, used_up)
-        self.counts["passes with quotas"] += bool(used_up)
-        for job_id in kept.admitted:
-            leaf = ledger.job(job_id).spec.leaf
-            is_over = any(path in used_up and used_up[path].waits for path in path_up(leaf))
-            claim(not is_over, "a job starts without quota", job_id, leaf)
+        kept = schedule(ledger, rules, wait_index, pass_context, max_starts)
         if fresh is not None:
             for what in ("admitted", "free", "reservations"):
                 had, would = getattr(kept, what), getattr(fresh, what)
@@ -457,7 +440,7 @@ class World:
             claim(had == order, "what is kept gives another order", had, order)
         is_plain = not rules.reserving.reserves and not wait_index.tables.recent and not self.kept()
         is_plain = is_plain and not kept.shortages and not ledger.draining
-        is_plain = is_plain and rules.policy == "drf" and not kept.reservations and not used_up
+        is_plain = is_plain and rules.policy == "drf" and not kept.reservations
         if is_plain and kept.admitted and not pass_context.before:
             self.counts["choices"] += 1
             look_at_choices(kept, ledger, rules, wait_index.tables.past_usage)
@@ -466,7 +449,7 @@ class World:
 
 @contextmanager
 def passes_by(
-    make: Callable[[Ledger, Rules, WaitIndex, PassContext, float, Mapping[str, QuotaUse]], Plan],
+    make: Callable[[Ledger, Rules, WaitIndex, PassContext, float], Plan],
 ) -> Iterator[None]:
     """Scheduling passes are made so."""
     real = scheduling.schedule

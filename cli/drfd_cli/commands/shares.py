@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from drfd.protocol.replies import MachineView, NodesReply, NodeView, ResourcesView, SharesReply
 
 
-#: On screens narrower than `_NARROW` columns, or `_FULL` with quotas, some columns are left out; on
-#: screens narrower than `_FULL`, the first column has a shorter heading.
+#: On screens narrower than `_NARROW` columns some columns are left out; on screens narrower than
+#: `_FULL`, the first column has a shorter heading.
 _NARROW, _FULL = 72, 90
 
 
@@ -44,9 +44,8 @@ def _show(reply: SharesReply) -> None:
 
 def _print_table(reply: SharesReply) -> None:
     names = list(reply["capacity"]["gres"])
-    has_quotas = any("quota" in node for node in reply["nodes"])
     title = "POOL OR USER" if output.width() >= _FULL else "NAME"
-    is_wide = output.width() >= (_FULL if has_quotas else _NARROW)
+    is_wide = output.width() >= _NARROW
     columns = [
         Column(title, lambda node: branch(node["path"])),
         right("WEIGHT", lambda node: weight_words(node["weight"]), is_fixed=True, is_shown=is_wide),
@@ -61,7 +60,6 @@ def _print_table(reply: SharesReply) -> None:
                is_shown=is_wide and bool(names)),
         right("RUN", lambda node: node["running"]),
         right("WAIT", lambda node: node["pending"]),
-        right("QUOTA", quota_words, is_shown=has_quotas),
         right("DEBT", debt_words, is_shown=any("debt" in node for node in reply["nodes"])),
     ]  # fmt: skip
     external = reply.get("external")
@@ -87,20 +85,12 @@ def branch(path: str) -> str:
     return "  " * (len(above) - 1) + name.replace("%2E", ".").replace("%25", "%")
 
 
-def _of_hours(used: float, most: float) -> str:
-    return f"{show_share_hours(used)}/{show_share_hours(most)} h"
-
-
-def quota_words(node: NodeView) -> str:
-    """Return the dominant-share-hours used and allowed this week: "12.5/40 h"."""
-    quota = node.get("quota")
-    return "" if quota is None else _of_hours(quota["used_hours"], quota["share_hours"])
-
-
 def debt_words(node: NodeView) -> str:
     """Return the dominant-share-hours that reservations have kept idle, and those allowed."""
     debt = node.get("debt")
-    return "" if debt is None else _of_hours(debt["owed_hours"], debt["allowed_hours"])
+    if debt is None:
+        return ""
+    return f"{show_share_hours(debt['owed_hours'])}/{show_share_hours(debt['allowed_hours'])} h"
 
 
 def weight_words(weight: float | dict[str, float]) -> str:

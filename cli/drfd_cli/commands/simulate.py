@@ -240,8 +240,6 @@ def _variants(
                 f"limits by hour (of {', '.join(hourly)}) are not simulated: the ordinary limits "
                 "count all the time"
             )
-        if any(each.quota for each in (*rules.pools.values(), *rules.members.values())):
-            output.say(f"quotas of the week in {pools} are not simulated: a trace has no calendar")
     found = {"": rules}
     if weights:
         name = ",".join(f"{each}={float(weight):g}" for each, weight in weights.items())

@@ -51,7 +51,6 @@ _REASONS = {
     "DEPENDENCY_NEVER": "DependencyNeverSatisfied", "BEGIN_TIME": "BeginTime",
     "HELD": "JobHeldUser", "LIMIT": "AssocGrpLimit",
     "MAINTENANCE": "ReqNodeNotAvail,_Reserved_for_maintenance",
-    "QUOTA": "AssocGrpBillingMinutes",
 }  # fmt: skip
 #: The formats of `squeue` and of `squeue -l`.
 USUAL = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"

@@ -25,7 +25,7 @@ from rich.style import Style
 
 from drfd.common.units import show_duration, show_size
 from drfd.core.model.job import leaf_path
-from drfd_cli.commands.shares import quota_words, weight_words
+from drfd_cli.commands.shares import weight_words
 from drfd_cli.output import (
     clean,
     code_line,
@@ -560,18 +560,12 @@ def tree_table(
         level = row["satisfaction"]
         return theme["warm" if row["pending"] and level < 1 else "good" if level >= 1 else "dim"]
 
-    def quota_style(row: TreeRow) -> Style:
-        quota = row.get("quota")
-        is_used_up = quota is not None and quota["used_hours"] >= quota["share_hours"]
-        return theme["warm"] if is_used_up else plain
-
     def name_style(row: TreeRow) -> Style:
         return theme["title"] if row["is_leaf"] and row["path"].endswith(f".{own}") else plain
 
     def unless_none(key: str) -> Callable[[Any], Style]:
         return lambda row: plain if row[key] else dim
 
-    has_quotas = any("quota" in row for row in rows)
     shown = [
         PanelColumn("", 1, swatch, lambda row: mark_of(row).style),
         PanelColumn("", _WIDE_NAME if columns >= _WIDE else _NAME,
@@ -581,14 +575,12 @@ def tree_table(
         right("ENTITLED", 8, lambda row: _percent(row["entitlement"])),
         PanelColumn("0", _LEAST_BAR, draw=bar_cell, title_end=f"{scale:.0%}", most=_ENDLESS),
         right("SHARE", 5, lambda row: _percent(row["dominant_share"])),
-        PanelColumn("DOMINANT", 8, lambda row: row["dominant_resource"] or "-", dim,
-                    rank=2 if has_quotas else 1),
+        PanelColumn("DOMINANT", 8, lambda row: row["dominant_resource"] or "-", dim, rank=1),
         right("SATISFIED", 9,
               lambda row: f"{row['satisfaction']:.0%}" if row["satisfaction"] < 100 else "many",
               level_style),
         right("RUN", 4, lambda row: str(row["running"]), unless_none("running")),
         right("WAIT", 6, lambda row: str(row["pending"]), unless_none("pending")),
-        right("QUOTA", 12, quota_words, quota_style, rank=1, is_shown=has_quotas),
     ]  # fmt: skip
     by = "" if order == "share" else f" by {order}"
     return PanelTable(f"SHARES{by}", _laid_out(shown, columns), rows, "nobody has jobs")

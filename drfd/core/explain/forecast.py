@@ -23,7 +23,6 @@ from drfd.core.decisions.stimuli import Now, SubmitAsked
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.service_order import ServiceOrder, by_satisfaction
 from drfd.core.fairness.share_tree import path_up
-from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import Run
 from drfd.core.model import events as ev
@@ -70,7 +69,6 @@ class Forecast:
             reservations=present.reservations,
             debts=present.debts,
         )
-        ahead.week_use = None if present.week_use is None else present.week_use.copy()
         return replace(self, ledger=self.ledger.with_axes(self.rules.axes), scheduler=ahead)
 
     def add(self, asked: SubmitAsked) -> Job:
@@ -158,14 +156,13 @@ class Forecast:
 
     def _next_s(self, ends: list[tuple[float, int, Certainty]]) -> float:
         """Return when something changes next; infinity if nothing does."""
-        ledger, now_s, week_use = self.ledger, self.now.at_s, self.scheduler.week_use
+        ledger, now_s = self.ledger, self.now.at_s
         times = (
             ends[0][0] if ends else None,
             float(ledger.begins.all[0][0]) if ledger.begins.all else None,
             ledger.shortages.next_s(now_s),
             ledger.window_end_s(now_s),
             ledger.limit_hours.hold_s(now_s)[1],
-            week_use.week_end_s if week_use is not None and self.used_up() else None,
         )
         return min([each for each in times if each is not None])
 
@@ -182,11 +179,8 @@ class Forecast:
             self.ledger.apply(event)
             if isinstance(event, ev.Admitted):
                 self.ledger.apply(event.launched(self.now.mono_s))
-            self.scheduler.note(self.ledger.job(event.job_id), self.now.at_s)
+            self.scheduler.note(self.ledger.job(event.job_id))
         return plan
-
-    def used_up(self) -> Mapping[str, QuotaUse]:
-        return self.scheduler.used_up(self.now.at_s)
 
     def _end(self, job_id: int) -> None:
         if job_id == _EXTERNAL:
@@ -199,7 +193,7 @@ class Forecast:
         if job.state is not JobState.CLEANING:
             self.ledger.apply(ev.Exited.completed(job_id, job.attempt, now_s))
         cleaned = ev.Cleaned(job_id, now_s, attempt=job.attempt)
-        self.scheduler.note(self.ledger.apply(cleaned) or job, now_s)
+        self.scheduler.note(self.ledger.apply(cleaned) or job)
 
     def _wait_until(self, at_s: float) -> None:
         self.now = Now(at_s, self.now.mono_s + at_s - self.now.at_s)

@@ -8,7 +8,7 @@ made on the state after the named holders have ended.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, islice
@@ -18,7 +18,6 @@ from typing import TypeVar
 from drfd.core.explain.waits import Holder, ReservedFirst, ResourceShortage, ServedFirst, Shortfall
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import ShareTree, path_up, ways_apart
-from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.events import StartReason
 from drfd.core.model.job import ROOT, Job, JobState, Postponed
@@ -47,7 +46,6 @@ class Case:
     rules: Rules
     can_launch: bool
     name_of: Callable[[int], str]
-    used_up: Mapping[str, QuotaUse]
 
     @property
     def leaf(self) -> str:
@@ -225,7 +223,6 @@ def after(case: Case, blame: Blame) -> ShareTree:
     gone = frozenset(held.keys() - ledger.queues.keys())
     gone = frozenset([leaf for leaf in gone if ledger.used[leaf] == held[leaf]])
     if gone:
-        last = share_tree.last
 
         def without_them() -> ShareTree:
             used = {leaf: held for leaf, held in ledger.used.items() if leaf not in gone}
@@ -234,7 +231,6 @@ def after(case: Case, blame: Blame) -> ShareTree:
         cached = case.plan.cached((gone, ledger.allocations.version), without_them)
         # The leaf may be newer than the tree.
         share_tree = cached if case.leaf in cached.nodes else without_them()
-        share_tree.last = last
     return share_tree.without((leaf, held[leaf]) for leaf in held.keys() & share_tree.nodes.keys())
 
 

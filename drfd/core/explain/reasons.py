@@ -2,14 +2,13 @@
 
 A gate here is a function that returns the reason (`core.explain.waits`), or None. Where a pass asks
 the same question, it calls the same function: of a limit (`ShareTree.reached_limit`), a reservation
-(`Backfill.delayed_reservation`), a window (`blocking`), or a quota (`waits_for_week`).
+(`Backfill.delayed_reservation`) or a window (`blocking`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterator
 
 from drfd.core.decisions.dependencies import awaited, is_met
 from drfd.core.decisions.outcome import attempts_text
@@ -18,7 +17,6 @@ from drfd.core.explain.holders import Case
 from drfd.core.explain.waits import ResourceShortage, Wait
 from drfd.core.fairness.rules import Rules, limit_ever
 from drfd.core.fairness.share_tree import ShareTree, path_up
-from drfd.core.fairness.week_quotas import QuotaUse, waits_for_week
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import ArrayState, array_key
 from drfd.core.model import events as ev
@@ -38,16 +36,15 @@ def explain_wait(
     *,
     can_launch: bool = True,
     name_of: Callable[[int], str] = str,
-    used_up: Mapping[str, QuotaUse] = MappingProxyType({}),
 ) -> Wait | None:
     """Return the reason, or None for a job that does not wait. `last` is the latest pass, or None.
     `can_launch` says whether the launcher is connected. `name_of` returns the label of a job that
-    has left the ledger. `used_up` are the nodes that have used up their quota of the week."""
+    has left the ledger."""
     demand = ledger.wanted(job)
     gates = CONDITIONS if demand is None else BEFORE_PASS if last is None else GATES
     otherwise = None if demand is None else waits.NextPass()
     known = last or Plan(admitted=[], free=())
-    case = Case(job, demand or (), ledger, known, rules, can_launch, name_of, used_up)
+    case = Case(job, demand or (), ledger, known, rules, can_launch, name_of)
     return next((found for gate in gates if (found := gate(case)) is not None), otherwise)
 
 
@@ -207,7 +204,7 @@ def window(case: Case) -> Wait | None:
     )
 
 
-# -- limits and quotas -----------------------------------------------------------------------------
+# -- limits ----------------------------------------------------------------------------------------
 
 
 def beyond_limit(case: Case) -> Wait | None:
@@ -235,11 +232,6 @@ def _limit_rises_s(ledger: Ledger, path: str, axis: str) -> float | None:
     hour."""
     steps = ledger.limit_hours.steps.get(path)
     return None if steps is None else steps.rises_s(axis, ledger.latest_pass_s)
-
-
-def out_of_quota(case: Case) -> Wait | None:
-    use = waits_for_week(case.leaf, case.used_up)
-    return None if use is None else waits.OutOfQuota(use)
 
 
 def array_limit(case: Case) -> Wait | None:
@@ -415,9 +407,6 @@ def too_little(case: Case) -> Wait | None:
     found = case.cached(key, lambda: _too_little(case))
     if not isinstance(found, waits.TooLittleFree):
         return found
-    for path in path_up(case.leaf):
-        if path in case.share_tree.last and path in case.used_up:
-            return waits.ServedLast(found.shortfalls, case.used_up[path])
     own = case.plan.reservation_of(case.job.id)
     if own is not None:
         certainty = case.plan.certainty_of(own)
@@ -443,7 +432,7 @@ def _too_little(case: Case) -> Wait:
 CONDITIONS = (held, unmet)
 BEFORE_PASS = (
     *(drained, launcher_away, machine_short, unknown_node, beyond_machine, nodes_closed),
-    *(beyond_limit, out_of_quota, window, array_limit, group_limit),
+    *(beyond_limit, window, array_limit, group_limit),
 )
 GATES = (
     *BEFORE_PASS,

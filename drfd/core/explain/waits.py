@@ -18,10 +18,8 @@ from drfd.common.units import (
     show_amount,
     show_duration,
     show_need,
-    show_share_hours,
     utc_time,
 )
-from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.model.job import (
     JobState,
     Outcome,
@@ -36,7 +34,7 @@ from drfd.core.scheduling.release_times import Certainty
 #: All codes that a client may receive.
 Code = Literal[
     "RESOURCES", "FAIR_SHARE", "RESERVATION", "LIMIT", "DEPENDENCY", "DEPENDENCY_NEVER",
-    "BEGIN_TIME", "HELD", "DRAINING", "NODE_AWAY", "MAINTENANCE", "QUOTA", "EXTERNAL_LOAD",
+    "BEGIN_TIME", "HELD", "DRAINING", "NODE_AWAY", "MAINTENANCE", "EXTERNAL_LOAD",
     "MACHINE_SHORT", "STARTING_SOON",
 ]  # fmt: skip
 
@@ -253,20 +251,6 @@ class WindowAhead(Wait, frozen=True):
 
     def unknown(self, job: str = "it") -> str | None:
         return super().unknown(job) if self.from_s is None else None
-
-
-class OutOfQuota(Wait, frozen=True):
-    """The user or a pool has used up its quota: the job waits for the next week."""
-
-    code = "QUOTA"
-    use: QuotaUse
-
-    def text(self) -> str:
-        until = utc_time(self.use.restored_s)
-        return f"{_use(self.use)}; its jobs wait until {until}, when the next week begins"
-
-    def columns(self) -> Columns:
-        return Columns("quota of the week", show_path(self.use.path), until_s=self.use.restored_s)
 
 
 class LauncherAway(Wait, frozen=True):
@@ -726,20 +710,6 @@ class ReservedFirst(TooLittleFree, frozen=True):
         return Columns(self.axis, f"reservation ({self.user})", self.first)
 
 
-class ServedLast(TooLittleFree, frozen=True):
-    """After a used-up quota, others are served first."""
-
-    code = "QUOTA"
-    use: QuotaUse
-
-    def text(self) -> str:
-        until = utc_time(self.use.restored_s)
-        return f"{super().text()}; {_use(self.use)} and is served last until {until}"
-
-    def columns(self) -> Columns:
-        return Columns("quota of the week", show_path(self.use.path), self.first)
-
-
 class ExternalUse(Wait, frozen=True):
     """Processes outside drfd use what the job needs."""
 
@@ -863,11 +833,6 @@ class BehindInFifo(Wait, frozen=True):
 
 def _about(reason: str) -> str:
     return f": {reason}" if reason else ""
-
-
-def _use(use: QuotaUse) -> str:
-    used = f"{show_share_hours(use.used_hours)} of its {show_share_hours(use.quota_hours)}"
-    return f"{show_path(use.path)} has used {used} dominant-share-hours of this week"
 
 
 def _axis_name(axis: str) -> str:

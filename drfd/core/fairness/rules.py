@@ -32,7 +32,7 @@ from drfd.common.strict_table import (
 )
 from drfd.common.units import AXES, MAIN, parse_duration, read_duration_or_zero
 from drfd.common.week import WeekHours, parse_week_hours
-from drfd.core.fairness.share_tree import FairShare, NodeRule, WeekQuota, path_up
+from drfd.core.fairness.share_tree import FairShare, NodeRule, path_up
 from drfd.core.model.hours import Limit, LimitHours
 from drfd.core.model.job import ROOT, leaf_path
 from drfd.core.model.machine import Vector
@@ -199,7 +199,6 @@ class NodeSettings:
     weights: Mapping[str, Fraction] = field(default_factory=dict)
     limit: Mapping[str, int] = field(default_factory=dict)
     guarantee: Mapping[str, int] = field(default_factory=dict)
-    quota: WeekQuota | None = None
     #: The limits at certain hours; see `Rules.limits_now`.
     hours: tuple[HourlyLimit, ...] = ()
 
@@ -227,7 +226,6 @@ class NodeSettings:
             guarantee=tuple(guarantee.get(name, guarantee.get(kind, 0)) for name, kind in names)
             if guarantee
             else None,
-            quota=self.quota,
         )
 
 
@@ -493,7 +491,6 @@ class PoolTables:
             limit=_by_axis(table, "limit", limits),
             guarantee=_by_axis(table, "guarantee", readers),
             hours=tuple(_hourly_limit(each, limits) for each in table.tables("hours") or ()),
-            quota=_quota(table),
         )
 
     def _readers(self, amounts: Mapping[str, Callable[..., int]]) -> dict[str, Callable[..., int]]:
@@ -523,33 +520,6 @@ def _by_axis(table: TomlTable, key: str, readers: Mapping[str, Callable[..., T]]
     amounts = table.table(key)
     found = {name: amounts.take(name, read, None) for name, read in readers.items()}
     return {name: amount for name, amount in found.items() if amount is not None}
-
-
-def _quota(table: TomlTable) -> WeekQuota | None:
-    """Read a table such as {share_hours = 40, then = "wait"}."""
-    if table.take("quota", _quota_table, None) is None:
-        return None
-    quota = table.table("quota")
-    hours = quota.take("share_hours", _read_share_hours, None)
-    if hours is None:
-        quota.fail("share_hours", "is missing", hint=f"write {_QUOTA_EXAMPLE}")
-    then = quota.take("then", one_of("last", "wait"), "last")
-    return WeekQuota(share_hours=hours, waits=then == "wait")
-
-
-_QUOTA_EXAMPLE = 'quota = {share_hours = 40, then = "wait"}'
-
-
-def _quota_table(value: object) -> Toml:
-    if not isinstance(value, dict):
-        raise wrong(value, "a table with the share-hours of a week", _QUOTA_EXAMPLE)
-    return value
-
-
-def _read_share_hours(value: object) -> Fraction:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= 1_000_000:
-        raise wrong(value, "a number of dominant-share-hours above 0", "40 or 2.5")
-    return Fraction(str(value))
 
 
 def _weight_or_table(value: object) -> Fraction | Toml:

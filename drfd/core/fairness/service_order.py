@@ -35,8 +35,6 @@ _LN2 = log(2)
 class SortKey(NamedTuple):
     """The key by which a node is compared with its siblings, field by field."""
 
-    #: Whether the node comes after all siblings of which this is false.
-    is_last: bool
     #: What the policy compares; an exact number, or a tuple of them.
     value: Any
     past_usage: float
@@ -45,19 +43,19 @@ class SortKey(NamedTuple):
     path: str
 
 
-#: Returns the first three fields of a node's key: of a leaf (None), or of an inner node whose child
+#: Returns the first two fields of a node's key: of a leaf (None), or of an inner node whose child
 #: with this key comes first.
-Rank = Callable[[ShareNode, SortKey | None], tuple[bool, Any, float]]
+Rank = Callable[[ShareNode, SortKey | None], tuple[Any, float]]
 
 
 def by_satisfaction(share_tree: ShareTree, past_usage: Mapping[str, float]) -> Rank:
     """Return the order of drfd's own policy."""
 
-    def rank(node: ShareNode, least: SortKey | None) -> tuple[bool, Any, float]:
+    def rank(node: ShareNode, least: SortKey | None) -> tuple[Any, float]:
         level = share_tree.share(node)
         if least is not None:
             level = min(level, over(node.total * least.value, node.weight))
-        return node.path in share_tree.last, level, past_usage.get(node.path, NEVER)
+        return level, past_usage.get(node.path, NEVER)
 
     return rank
 

@@ -147,17 +147,6 @@ def over(level: Level, weight: Level) -> Level:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WeekQuota:
-    """How much a node may use in a week; see `core.fairness.week_quotas`."""
-
-    #: Dominant-share-hours.
-    share_hours: Fraction
-    #: Whether the jobs of a node that has used them wait for the next week. Otherwise they are
-    #: served after those of its siblings that have not.
-    waits: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRule:
     """The configuration of one node. A tuple has one entry per axis."""
 
@@ -167,7 +156,6 @@ class NodeRule:
     limit: tuple[int | None, ...] | None = None
     #: The amounts that the node is promised while it is active.
     guarantee: Vector | None = None
-    quota: WeekQuota | None = None
 
 
 PLAIN = NodeRule()
@@ -363,9 +351,6 @@ class ShareTree:
         #: Nodes whose children may have to be divided again.
         self._watched: dict[str, ShareNode] = {}
         self._is_divided = True
-        #: Nodes that are served after their siblings, because they have used up their quota and one
-        #: of the siblings has not and waits.
-        self.last: frozenset[str] = frozenset()
 
     def enter(self, leaf: str) -> None:
         (self.nodes.get(leaf) or self._add(leaf)).competes = True
@@ -462,10 +447,6 @@ class ShareTree:
         """Return whether the leaf, or a pool that it is in, would still hold no more than it is
         promised with `demand` more."""
         return any(self.keeps_promise_of(path, demand) for path in path_up(leaf))
-
-    def is_last(self, leaf: str) -> bool:
-        """Return whether the leaf, or a pool that it is in, is served after its siblings."""
-        return bool(self.last) and not self.last.isdisjoint(path_up(leaf))
 
     def keeps_promise_of(self, path: str, demand: Vector) -> bool:
         node = self.nodes[path]

@@ -234,11 +234,6 @@ class Notify:
         return "end" in self.on or ("fail" in self.on and outcome is not Outcome.COMPLETED)
 
 
-def kept_demand(demand: Resources) -> Resources:
-    """Return what a suspended job of this demand keeps: all but cores and rates."""
-    return structs.replace(demand, cores_milli=0, read_bps=0, write_bps=0, disks=())
-
-
 def notice_demand(demand: Resources) -> Resources:
     """Return what the notification of a job of this demand may use."""
     return Resources(

@@ -381,7 +381,6 @@ class _DrfPass(_Pass):
                 and kind not in never_fitting
                 and not self.backfill.is_reserved(job_id, path)
                 and leaf not in self._indebted
-                and not self.share_tree.is_last(leaf)
             ):
                 if not self.backfill.never_fits(job_id, leaf, demand):
                     return job_id, path
@@ -401,9 +400,6 @@ class _DrfPass(_Pass):
                 continue
             if not fits(demand, self.wait_index.shares.most(leaf)):
                 # Its limits have become smaller than the job, perhaps for some hours.
-                continue
-            if self.share_tree.is_last(leaf) and not before.is_forced:
-                # Nothing is kept from leaves that come first.
                 continue
             if self.backfill.obstacle(demand, job_id, leaf) is None:
                 self.start(leaf, (entry, demand))
@@ -483,7 +479,7 @@ class _DrfPass(_Pass):
             most, longest_s = over(tree.promised(node), node.total), self.longest_s
             for at, key in enumerate(keys):
                 path, own, is_leaf = key.path, demands, key.path in index.first
-                if key.is_last or (key.value > most and not outer):
+                if key.value > most and not outer:
                     break
                 if is_leaf:
                     if path in finished or (
@@ -626,8 +622,6 @@ class _DrfPass(_Pass):
             and leaf not in self._indebted
             and not self.backfill.is_reserved(job_id, path)
             and (path, self._scope(leaf), demand) not in self._hopeless
-            # None is made while leaves wait that come first.
-            and not self.share_tree.is_last(leaf)
             and self._reserve(leaf, demand, job_id, path)
         ):
             if not self.backfill.may_add(path):
@@ -750,17 +744,17 @@ class _BaselinePass(_Pass):
         if not self.backfill.reserve(job_id, leaf, demand):
             return
         self._deadlines.clear()
-        line: list[tuple[bool, int, str]] = []
+        line: list[tuple[int, str]] = []
 
         def push(leaf: str) -> None:
             head = self.first_start(leaf)
             if head is not None:
-                heappush(line, (self.share_tree.is_last(leaf), head[0][1], leaf))
+                heappush(line, (head[0][1], leaf))
 
         for each in self.wait_index.first:
             push(each)
         while line and not self.is_cut:
-            _, next_id, each = heappop(line)
+            next_id, each = heappop(line)
             found = self.first_start(each)
             # There is less room than when the leaf was pushed: another of its jobs may be next.
             if found is not None and found[0][1] == next_id:
@@ -774,9 +768,8 @@ def _by(
 ) -> Rank:
     """Return the order by a key of each node by itself."""
 
-    def rank(node: ShareNode, least: SortKey | None) -> tuple[bool, Any, float]:
-        path = node.path
-        return path in share_tree.last, key(node), past_usage.get(path, NEVER)
+    def rank(node: ShareNode, least: SortKey | None) -> tuple[Any, float]:
+        return key(node), past_usage.get(node.path, NEVER)
 
     return rank
 
@@ -784,8 +777,8 @@ def _by(
 def _by_age(share_tree: ShareTree, past_usage: Mapping[str, float]) -> Rank:
     """Return the order of the jobs, whoever owns them."""
 
-    def rank(node: ShareNode, least: SortKey | None) -> tuple[bool, Any, float]:
-        return share_tree.is_last(node.path) if least is None else least.is_last, 0, NEVER
+    def rank(node: ShareNode, least: SortKey | None) -> tuple[Any, float]:
+        return 0, NEVER
 
     return rank
 

@@ -11,7 +11,7 @@ stopped for a victim in its turn.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import groupby
@@ -52,11 +52,9 @@ class Starvation:
         shares: FairShare,
         how: Preempting,
         mono_s: float,
-        used_up: Container[str] = frozenset(),
     ) -> list[Starving]:
-        """Return the nodes for which jobs may be preempted now, the least satisfied first. Nobody
-        is preempted for the nodes that have `used_up` their quota of the week."""
-        starving = _starving(ledger, share_tree, how, used_up)
+        """Return the nodes for which jobs may be preempted now, the least satisfied first."""
+        starving = _starving(ledger, share_tree, how)
         self.since_mono_s = {path: self.since_mono_s.get(path, mono_s) for path in starving}
         due = []
         for path, job_id in starving.items():
@@ -68,15 +66,11 @@ class Starvation:
         return [Starving(path, job_id) for _, path, job_id in sorted(due)]
 
 
-def _starving(
-    ledger: Ledger, share_tree: ShareTree, how: Preempting, used_up: Container[str]
-) -> dict[str, int]:
+def _starving(ledger: Ledger, share_tree: ShareTree, how: Preempting) -> dict[str, int]:
     """Return each starving node with the first job, of the least satisfied leaf, that would keep
     the node within its entitlement."""
     found: dict[str, int] = {}
     for leaf in sorted(ledger.queues, key=lambda leaf: (share_tree.satisfaction(leaf), leaf)):
-        if any(path in used_up for path in path_up(leaf)):
-            continue
         short = [path for path in path_up(leaf) if share_tree.satisfaction(path) < how.below]
         lines = ledger.queues[leaf].items() if short else ()
         for (_, job_id), demand in sorted((line.first, demand) for demand, line in lines):

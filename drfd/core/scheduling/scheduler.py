@@ -3,7 +3,7 @@
 Begin at `Scheduler.run`. `plan` reads the changes since the last pass; `schedule` gives the free
 resources and the index of waiting jobs to the configured policy (`POLICIES`); `start_events` turns
 the resulting plan into events. A pass changes no table. Leaves that wait for the end of a shortage
-or for the next week's quota are not shown to the policy.
+are not shown to the policy.
 
 The state is not part of the ledger. It can be rebuilt from ended jobs and stored reservations
 (`Scheduler.restore`).
@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.service_order import DecayedUsage, ShortJobs
-from drfd.core.fairness.week_quotas import QuotaUse, WeekUse, leaves_out_of_quota
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.postponed import MACHINE
 from drfd.core.model import events as ev
@@ -98,8 +97,6 @@ class Scheduler:
         self._short_jobs = ShortJobs()
         #: The load of processes outside drfd; it is given what is measured.
         self.external_load = ExternalLoadEstimator()
-        #: The use of this week; None where no node has a quota.
-        self.week_use: WeekUse | None = None
         self._wait_index: WaitIndex | None = None
         #: The pools in which users may have jobs: those of the configuration, and those that were
         #: removed from it and still have jobs.
@@ -132,10 +129,6 @@ class Scheduler:
     def past_usage(self) -> Mapping[str, float]:
         """Return the decayed usage of each node (see `core.fairness.service_order`)."""
         return self._history.past_usage
-
-    def used_up(self, now_s: float) -> Mapping[str, QuotaUse]:
-        """Return the nodes that have used up their quota of the week at that Unix time."""
-        return {} if self.week_use is None else self.week_use.used_up(now_s)
 
     @property
     def is_cut(self) -> bool:
@@ -180,9 +173,7 @@ class Scheduler:
         )
         for leaf in self._short_jobs.forget(now.mono_s):
             wait_index.touch(leaf)
-        self.last_plan = schedule(
-            ledger, rules, wait_index, pass_context, max_starts, self.used_up(now.at_s)
-        )
+        self.last_plan = schedule(ledger, rules, wait_index, pass_context, max_starts)
         return self.last_plan
 
     def _debts_at(self, now: Now) -> Mapping[str, Debt]:
@@ -221,9 +212,7 @@ class Scheduler:
         if len(ledger.queues) > _FEW_LEAVES and now.mono_s - self._searched_mono_s < _SEARCH_S:
             return
         self._searched_mono_s = now.mono_s
-        due = self._starvation.update(
-            ledger, last.share_tree, rules.shares, how, now.mono_s, self.used_up(now.at_s)
-        )
+        due = self._starvation.update(ledger, last.share_tree, rules.shares, how, now.mono_s)
         if not due and not is_awaited:
             return
         leaving = self._departures.update(ledger, now.mono_s, rules.grace_s)
@@ -250,13 +239,10 @@ class Scheduler:
                 self._departures.update(ledger, now.mono_s, rules.grace_s)
                 return
 
-    def note(self, job: Job, at_s: float) -> None:
-        """Take account of an event at that Unix time that has changed the job, or the array that it
-        stands for."""
+    def note(self, job: Job) -> None:
+        """Take account of an event that has changed the job, or the array that it stands for."""
         self._ends.note(job)
         self._touch(job.spec.leaf)
-        if self.week_use is not None:
-            self.week_use.note(job, at_s)
 
     def _touch(self, leaf: str) -> None:
         """Mark the leaf as changed in what one of its jobs holds. The ledger lists changes of its
@@ -341,10 +327,9 @@ def schedule(
     wait_index: WaitIndex,
     pass_context: PassContext,
     max_starts: float = inf,
-    used_up: Mapping[str, QuotaUse] = MappingProxyType({}),
 ) -> Plan:
     """Return the plan of one pass. `wait_index` must have been notified of every change since the
-    last one. `used_up` are the nodes that have used up their quota of the week."""
+    last one."""
     free = free_of(ledger, rules, pass_context.external)
     shortages = ledger.shortages.pausing(pass_context.now_s)
     if ledger.draining or MACHINE in shortages:
@@ -353,9 +338,7 @@ def schedule(
         debts = settled(pass_context.debts, pass_context.now_s, wait_index.share_tree)
         return Plan(admitted=[], free=free, reservations=before, debts=debts, shortages=shortages)
     shut = shortages.blocked_leaves(ledger.queues) if shortages else frozenset[str]()
-    shut |= leaves_out_of_quota(ledger.queues, used_up)
     wait_index.shut(shut)
-    wait_index.put_last(frozenset(used_up))
     if shut:
         before = tuple([each for each in pass_context.before if each.leaf not in shut])
         pass_context = replace(pass_context, before=before)

@@ -20,7 +20,7 @@ from itertools import islice
 from math import inf
 
 from drfd.core.fairness.service_order import PassOver, Rank, ServiceOrder, Turns
-from drfd.core.fairness.share_tree import FairShare, ShareNode, ShareTree, parent_of, path_up
+from drfd.core.fairness.share_tree import FairShare, ShareNode, ShareTree
 from drfd.core.ledger.queue import Entry, JobClass, LeafQueue, Limited, Place, Queues
 from drfd.core.model.machine import Vector, fits, minus, plus
 from drfd.core.scheduling.backfill import PassContext
@@ -75,8 +75,6 @@ class WaitIndex:
         #: The time since which that job may start (Unix time), by leaf, and in order.
         self._since_s: dict[str, float] = {}
         self._longest_waiting: list[tuple[float, str]] = []
-        #: Nodes that have used up their quota; see `put_last`.
-        self.used_up: frozenset[str] = self.share_tree.last
         self._nothing: Vector = (0,) * len(tables.shares.capacity)
         #: Leaves that have changed → the demands for which their queues have.
         self._touched: dict[str, set[Vector]] = {
@@ -121,10 +119,6 @@ class WaitIndex:
             self.touch(leaf, {*self.tables.queues.get(leaf, ()), *self.heads.get(leaf, ())})
         self._shut = leaves
 
-    def put_last(self, paths: frozenset[str]) -> None:
-        """Serve these nodes, and no others, after their siblings that wait and are not in here."""
-        self.used_up = paths
-
     def catch_up(self, queues: Queues) -> None:
         """Touch the leaves whose queues have changed since the last call, and clear their list."""
         for leaf, demands in queues.changed.items():
@@ -140,7 +134,7 @@ class WaitIndex:
         """Begin a pass of a policy: read what has changed. In the order of service, jobs that do
         not fit into `lead_room` do not count as the next ones of their leaves.
 
-        Keys are made of shares, first jobs and last nodes, so these are read before leaves are put
+        Keys are made of shares and first jobs, so these are read before leaves are put
         into the order."""
         self._admitted.clear()
         self._started.clear()
@@ -164,9 +158,6 @@ class WaitIndex:
         for leaf, demands in touched.items():
             self._read(leaf, demands)
         changed = {*touched, *(leaf for node in remeasured for leaf in _leaves(node))}
-        if self.used_up or self.share_tree.last:
-            for path in self._find_last():
-                changed.update(_leaves(self.share_tree.nodes[path]))
         if make_rank is not self._make_rank or lead_room != self._lead_room:
             self._make_rank, self._lead_room, changed = make_rank, lead_room, set(self.first)
             rank = make_rank(self.share_tree, self.tables.past_usage)
@@ -290,16 +281,6 @@ class WaitIndex:
     def _put(self, path: str) -> None:
         first = self.leads(path)
         self._order.put(path, None if first is None else first[0][1])
-
-    def _find_last(self) -> frozenset[str]:
-        """Find the nodes that are served last: those of `used_up` of which a sibling comes first.
-        Returns the nodes that have become last, or are not any more."""
-        waiting = {path for leaf in self.first for path in path_up(leaf)}
-        rivals = {parent_of(path) for path in waiting - self.used_up}
-        nodes = self.share_tree.nodes.keys()
-        last = frozenset([each for each in self.used_up & nodes if parent_of(each) in rivals])
-        moved, self.share_tree.last = last ^ self.share_tree.last, last
-        return moved & nodes
 
     def _is_active(self, leaf: str) -> bool:
         tables = self.tables

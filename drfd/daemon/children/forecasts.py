@@ -180,7 +180,6 @@ def answers(question: Question, present: Forecast) -> Iterator[ForecastReply]:
     if job.id in plan.admitted:
         yield ForecastReply(start_s=future.now.at_s, certainty=Certainty.LIMITS)
         return
-    used_up = future.used_up()
 
     def reason_of(waiting: Job) -> Wait | None:
         names = question.names
@@ -190,7 +189,6 @@ def answers(question: Question, present: Forecast) -> Iterator[ForecastReply]:
             plan,
             future.rules,
             name_of=lambda on: names.get(on, str(on)),
-            used_up=used_up,
         )
 
     reason = reason_of(job)

@@ -14,7 +14,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 from typing import NoReturn, Protocol
 
 from msgspec import structs
@@ -29,14 +28,6 @@ from drfd.core.decisions.job_requests import NAMED_DEPENDENCIES
 from drfd.core.decisions.outcome import deadline_mono_s
 from drfd.core.explain.forecast import Forecast
 from drfd.core.fairness.rules import Rules, rules_text
-from drfd.core.fairness.week_quotas import (
-    QuotaUse,
-    WeekUse,
-    is_plain,
-    plain_stretch,
-    quotas_of,
-    stretches,
-)
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.effects import Effect, owed, signals_owed
@@ -48,7 +39,6 @@ from drfd.core.scheduling.backfill import KeptReservation
 from drfd.core.scheduling.kept_free import ExternalLoad, OutsideUse, SeenLoad, beside_jobs
 from drfd.core.scheduling.scheduler import Scheduler
 from drfd.core.usage import Curve
-from drfd.daemon.calendar import weeks
 from drfd.daemon.users.loop_time import LoopTime
 from drfd.journal.journal import Journal, digest
 from drfd.journal.records import Payload
@@ -228,8 +218,6 @@ class Engine:
     #: From when until when the limits in `rules` are those of the hour, in Unix time.
     _limits_hold_s: tuple[float, float] = (0.0, 0.0)
     _wants_pass: bool = True
-    #: Whether `Scheduler.week_use` is complete, if there is one.
-    _is_week_counted: bool = False
     #: The earliest time of the next pass after a long one that decided nothing: a user whose
     #: requests ask for one pass after the other must not keep all others waiting.
     _pass_due_mono_s: float = 0.0
@@ -245,8 +233,8 @@ class Engine:
     _ready_since_mono_s: float = 0.0
     #: The same for the nodes of single launchers, where there are several.
     _node_ready_since_mono_s: dict[str, float] = field(default_factory=dict)
-    #: When launches that were put off are tried again, a maintenance window is over, or quotas are
-    #: restored, in Unix time.
+    #: When launches that were put off are tried again, or a maintenance window is over, in Unix
+    #: time.
     _retry_s: float | None = None
     #: The jobs that this turn has changed, each with the kinds of all its events, and those of
     #: durable turns, which are logged in the next round of the loop: clients get their answers
@@ -273,7 +261,6 @@ class Engine:
         self._recall_runs()
         self._restore_reservations()
         self._resume_load()
-        self._count_week()
 
     def _recall_runs(self) -> None:
         """Go on with what is stored of ended runs, or count those of the history, which may be
@@ -415,11 +402,6 @@ class Engine:
 
     def _prepare(self, batch: list[Work]) -> list[tuple[Work, list[ev.Event] | DrfdError]]:
         """Make the part of a turn before its commit, which can be rolled back."""
-        week_use = self.scheduler.week_use
-        if week_use is not None and week_use.is_outdated(self.clock().at_s):
-            self._drop_week()
-        if not self._is_week_counted:
-            self._count_week()
         begin_mono_s = self.clock().mono_s
         goes_on = begin_mono_s >= self.leftovers_due_mono_s
         try:
@@ -496,15 +478,6 @@ class Engine:
     def forecast(self) -> Forecast:
         """The present state, which only a copy or a forked process may run ahead."""
         return Forecast(self.ledger, self.rules, self.scheduler, self.clock(), self.external)
-
-    def used_up(self) -> Mapping[str, QuotaUse]:
-        """Return the nodes that have used up their quota of the week by now."""
-        return self.scheduler.used_up(self.clock().at_s)
-
-    def quota_use(self) -> Mapping[str, QuotaUse]:
-        """Return how much each node with a quota has used of it this week."""
-        week_use = self.scheduler.week_use
-        return {} if week_use is None else week_use.all_use(self.clock().at_s)
 
     def ended(self, after: Sequence[Dependency]) -> dict[int, Outcome]:
         """Return the outcomes of those of the jobs and arrays that are no longer in the ledger."""
@@ -615,27 +588,6 @@ class Engine:
             self.ledger = self.ledger.with_axes(self.rules.axes)
             self.scheduler.forget_axes()
             self.scheduler.restore(self._kept, self.ledger, self.clock().at_s)
-        week_use = self.scheduler.week_use
-        if week_use is None or not week_use.counts_for(self.rules.shares, self.rules.axes):
-            self._drop_week()
-
-    def _drop_week(self) -> None:
-        """Have what jobs have used this week counted again at the begin of the next turn."""
-        self.scheduler.week_use, self._is_week_counted = None, False
-
-    def _count_week(self) -> None:
-        """Count from the journal what jobs have used this week, if a node has a quota."""
-        self._is_week_counted = True
-        if not quotas_of(self.rules.shares):
-            return
-        now_s = self.clock().at_s
-        use = WeekUse(self.rules.shares, self.rules.axes, weeks(now_s), now_s)
-        for job in chain(self.ledger.jobs.values(), self.journal.ended_since(use.week_begin_s)):
-            if is_plain(job):
-                use.count(job, plain_stretch(job))
-            else:
-                use.count(job, stretches(self.journal.events(job.id)))
-        self.scheduler.week_use = use
 
     def lost_pools(self) -> list[str]:
         """Return the paths of the pools that live jobs are in and that are not configured."""
@@ -810,9 +762,6 @@ class Engine:
             retries.append(self.ledger.window_end_s(now_s))
         if self.ledger.shortages:
             retries.append(self.ledger.shortages.next_s(now_s))
-        week_use = self.scheduler.week_use
-        if week_use is not None and week_use.used_up(now_s):
-            retries.append(week_use.week_end_s)
         self._retry_s = min([each for each in retries if each is not None], default=None)
 
     def _restore_reservations(self) -> None:
@@ -860,7 +809,7 @@ class Engine:
         self.journal.append(event, job, self.ledger.latest_array)
         self._wants_pass = True
         if job is not None:
-            self.scheduler.note(job, event.at_s)
+            self.scheduler.note(job)
             self._store_curve(event, job)
             kind, before = type(event).__name__, self._touched.get(job.id)
             self._touched[job.id] = job, kind if before is None else f"{before[1]},{kind}"
@@ -890,7 +839,6 @@ class Engine:
         self.scheduler.forget_derived_state()
         self._restore_reservations()
         self._load = self.journal.external_load()
-        self._drop_week()
         self._touched.clear()
         self._wants_pass = True
 

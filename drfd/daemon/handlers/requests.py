@@ -87,7 +87,6 @@ _DEMAND_REASONS = {
     "LIMIT",
     "EXTERNAL_LOAD",
     "MAINTENANCE",
-    "QUOTA",
 }
 #: Names of locks.
 _LISTS, _FORECASTS = "lists", "forecasts"
@@ -241,7 +240,7 @@ class Requests:
     def _shares(self, _: st.Actor, __: msg.SharesRequest) -> replies.SharesReply:
         engine = self.engine
         shares = views.shares_view(
-            engine.ledger, engine.rules, engine.external, engine.quota_use(),
+            engine.ledger, engine.rules, engine.external,
             engine.scheduler.debts, engine.clock().at_s,
         )  # fmt: skip
         hours = self._limit_hours()

@@ -335,7 +335,6 @@ class Lookup:
             self.engine.rules,
             can_launch=self.engine.launchers.is_ready(),
             name_of=self.name_of,
-            used_up=self.engine.used_up(),
         )
 
     def view(self, job: Job, actor: Actor) -> replies.JobView:

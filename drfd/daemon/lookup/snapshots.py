@@ -100,7 +100,7 @@ class Overview(WaitingRows):
         """Return the figures of the machine and of the tree, which contain no job."""
         engine = self.engine
         ledger, external = engine.ledger, engine.external
-        shares = views.shares_view(ledger, engine.rules, external, engine.quota_use())
+        shares = views.shares_view(ledger, engine.rules, external)
         used = self._used()
         view: replies.MachinePart = {
             "draining": ledger.draining,

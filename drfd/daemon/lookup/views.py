@@ -21,7 +21,6 @@ from drfd.core.explain.ended_jobs import account_of
 from drfd.core.explain.waits import Wait
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import NodeRule, ShareTree, path_up
-from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.hours import Limit, LimitHours
@@ -718,13 +717,11 @@ def shares_view(
     ledger: Ledger,
     rules: Rules,
     external: ExternalLoad | None = None,
-    quota_use: Mapping[str, QuotaUse] = MappingProxyType({}),
     debts: Mapping[str, Debt] = MappingProxyType({}),
     now_s: float = 0,
 ) -> replies.SharesReply:
-    """Return every node of the tree with a job, every configured pool, and every node with a quota,
-    in order of their paths. `quota_use` is the use of this week, `debts` are those after a pass and
-    are shown as they are at `now_s` (Unix time)."""
+    """Return every node of the tree with a job and every configured pool, in order of their paths.
+    `debts` are those after a pass and are shown as they are at `now_s` (Unix time)."""
     free = free_of(ledger, rules, external)
     active = ledger.active_leaves()
     tree = rules.shares.share_tree(ledger.used, active)
@@ -736,20 +733,13 @@ def shares_view(
             before = counts.get(path, (0, 0))
             counts[path] = before[0] + running, before[1] + pending
     nodes = {path: _node_view(path, tree, rules, counts[path]) for path in tree.charged}
-    for path in (*(f"{ROOT}.{name}" for name in rules.pools), *quota_use, *counts):
+    for path in (*(f"{ROOT}.{name}" for name in rules.pools), *counts):
         if path not in nodes:
             # One without a job that may start is shown as it would be with its first.
             tree.enter(path)
             tree.redivide()
             nodes[path] = _node_view(path, tree, rules, counts.get(path, (0, 0)))
             tree.leave(path)
-    for path, use in quota_use.items():
-        nodes[path]["quota"] = {
-            "used_hours": round(use.used_hours, 6),
-            "share_hours": use.quota_hours,
-            "then": "wait" if use.waits else "last",
-            "restored_at": use.restored_s,
-        }
     for path, debt in settled(debts, now_s, tree).items():
         if path in nodes:
             nodes[path]["debt"] = {

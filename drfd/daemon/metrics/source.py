@@ -21,7 +21,6 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from drfd import __version__
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import path_up
-from drfd.core.fairness.week_quotas import QuotaUse
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.job import ROOT, Job, JobState, Outcome, show_path
 from drfd.core.model.machine import fits, total
@@ -54,7 +53,7 @@ _OF_USERS = (
     (
         "held_back",
         "is_held_back",
-        "1 if a quota, a limit, a window or a condition keeps all waiting jobs from what is due.",
+        "1 if a limit, a window or a condition keeps all waiting jobs from what is due.",
     ),
 )
 
@@ -197,7 +196,7 @@ class MetricsSource:
         )
         leaves = frozenset(ledger.active_leaves())
         configured = frozenset(f"{ROOT}.{name}" for name in rules.pools)
-        held_back = held_back_leaves(ledger, rules, engine.used_up())
+        held_back = held_back_leaves(ledger, rules)
         pools, users = node_rows(view["nodes"], leaves, configured, self._most_users, held_back)
         whole = NodeRow(
             pool=WHOLE,
@@ -222,15 +221,11 @@ _USED: tuple[tuple[str, Literal["cores", "memory", "read", "write"]], ...] = (
 )
 
 
-def held_back_leaves(
-    ledger: Ledger, rules: Rules, used_up: Mapping[str, QuotaUse]
-) -> frozenset[str]:
+def held_back_leaves(ledger: Ledger, rules: Rules) -> frozenset[str]:
     """Return the leaves with waiting jobs none of which could start on an empty machine, because of
-    a maintenance window, a limit or a condition of their own, and those that are promised nothing
-    now, because a quota is used up. `used_up` are the nodes whose quota is."""
+    a maintenance window, a limit or a condition of their own."""
     waiting = {*ledger.queues, *ledger.job_counts.waiting_of}
-    found = {leaf for leaf in waiting if not used_up.keys().isdisjoint(path_up(leaf))}
-    found |= {leaf for leaf in waiting if not ledger.queues.count_startable(leaf)}
+    found = {leaf for leaf in waiting if not ledger.queues.count_startable(leaf)}
     shares = rules.shares
     if any(rule.limit is not None for rule in shares.rules.values()):
         tree = shares.share_tree(ledger.used, ledger.active_leaves())
@@ -270,7 +265,7 @@ class NodeRow:
     entitlement: float
     #: None of the row for other users, where it would mean nothing.
     satisfaction: float | None
-    #: Whether a quota, a limit, a window or a condition keeps all waiting jobs of a user from what
+    #: Whether a limit, a window or a condition keeps all waiting jobs of a user from what
     #: is due; None of pools, and of the row for other users.
     is_held_back: bool | None
     running: int
@@ -285,7 +280,7 @@ def node_rows(
     held_back: frozenset[str] = frozenset(),
 ) -> tuple[list[NodeRow], list[NodeRow]]:
     """Return the rows of pools and of users. `leaves` are the paths of users with jobs, and
-    `configured` those of pools; `held_back` those of users whose jobs wait for a quota, a limit or
+    `configured` those of pools; `held_back` those of users whose jobs wait for a limit or
     the end of a maintenance window. Users without jobs have no row. The users
     with the most jobs get a row each; one row has the sums of all others."""
     pools, users = [], []

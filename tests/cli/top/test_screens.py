@@ -286,18 +286,6 @@ def test_gpus_have_their_declared_memory_and_graphs():
 # -- names, shares and counts ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("columns", [80, 120])
-def test_quotas_have_a_column_where_somebody_has_some(columns):
-    three, size = three_jobs(), Size(columns, 40)
-    bare = seen(at(three), size)
-    assert "QUOTA" not in bare
-    quota = {"used_hours": 12.5, "share_hours": 40.0, "then": "last", "restored_at": AT_S + 60}
-    nodes = [{**three["nodes"][0], "quota": quota}, *three["nodes"][1:]]
-    shown = seen(at({**three, "nodes": nodes}), size)
-    assert re.search(r"SATISFIED +RUN +WAIT +QUOTA", shown)
-    assert re.search(r"carol .* 12\.5/40 h", shown)
-
-
 def test_nothing_is_left_blank_or_counted_twice():
     head = seen(at(snapshot()))
     assert re.search(r" SHARES .* 0 +100% ", head) and "ignored" not in head
