@@ -264,7 +264,6 @@ REPORTS: list[Message] = [
     {"report": "missing", **_ONE, **_NOW},
     {"report": "removed", **_ONE, **_NOW, "notice": "told"},
     {"report": "removed", **_ONE, **_NOW},
-    {"report": "notified", **_ONE, **_NOW, "notice": "told"},
     {"report": "stuck", **_ONE, **_NOW},
     {"report": "listed", "known": [[5, 1], [6, 2]], "owners": {"5.1": {"uid": 1001}}},
     {
