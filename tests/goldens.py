@@ -76,7 +76,7 @@ FULL = replace(
 )  # fmt: skip
 _SHORT = jobs.Postponed(
     whose=jobs.Whose.MACHINE, text="the machine is short of processes", resource="processes",
-    at_s=76.5, until_s=80.5, tries=3, own_tries=2,
+    at_s=76.5, until_s=80.5, tries=3,
 )  # fmt: skip
 _GONE = ev.Settled(on=7, outcome=Outcome.CANCELLED, is_met=False)
 #: A history in which every kind of event happens.

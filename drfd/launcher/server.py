@@ -47,10 +47,10 @@ from drfd.launcher.runner.identity import Directory
 from drfd.launcher.runner.runner import Runners, read_launched
 from drfd.launcher.runner.shortage import (
     DIRECTORY,
+    JOB,
     LAUNCHER,
     MACHINE,
     MEMORY,
-    USER,
     Shortage,
     failure,
     is_shortage,
@@ -482,8 +482,8 @@ class Launcher:
             self._launch_or_close(assignment)
             return
         self._stop_looking_up(key)
-        # The shortage is this user's alone: other users may be in local files, which answer.
-        short = None if isinstance(problem, Denied) else Shortage(USER, DIRECTORY)
+        # Other users may be in local files, which answer.
+        short = None if isinstance(problem, Denied) else Shortage(JOB, DIRECTORY)
         text = str(problem)
         if isinstance(problem, NotAsked) and (of_all := shortage_of(problem.error, MACHINE)):
             short, text = of_all, machine_text(of_all, problem.error)

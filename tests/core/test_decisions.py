@@ -27,7 +27,6 @@ from drfd.core.decisions.outcome import (
 from drfd.core.explain.reasons import explain_wait
 from drfd.core.explain.waits import MachineShort, Wait
 from drfd.core.fairness.rules import Rules
-from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.postponed import MOST_PAUSE_S
 from drfd.core.model import events as ev
 from drfd.core.model.effects import SendSignals, signals_owed
@@ -707,19 +706,21 @@ def test_each_pause_is_twice_as_long_until_a_job_runs(bench):
     assert bench.schedule(at_s + 1) == [2]
 
 
-def test_a_shortage_of_one_user_keeps_back_that_user_alone(bench):
-    for actor in (ALICE, ALICE, BOB, BOB):
+def test_a_shortage_of_one_job_keeps_back_that_job_alone(bench):
+    for actor in (ALICE, BOB):
         bench.submit(of(actor))
     bench.schedule()
-    for job_id in (1, 2):
-        short(bench, job_id, 0, Whose.USER)
-    for job_id in (3, 4):
-        short(bench, job_id, 0, Whose.JOB)
-    bench.submit(of(BOB))
-    assert bench.schedule(0.5) == [5]
-    assert reason(bench, 2, 0.6).code == "MACHINE_SHORT"
+    short(bench, 1, 0, Whose.JOB)
+    other = bench.submit(of(ALICE))
+    assert bench.schedule(0.5) == [other]
+    assert reason(bench, 1, 0.6).code == "MACHINE_SHORT"
+    bench.feed(st.Tick(now(1)))
+    assert bench.schedule(1) == [1]
+    short(bench, 1, 1, Whose.JOB)
     bench.feed(st.Tick(now(2)))
-    assert sorted(bench.schedule(2)) == [1, 2, 3, 4]
+    assert bench.schedule(2) == []
+    bench.feed(st.Tick(now(3)))
+    assert bench.schedule(3) == [1]
 
 
 def test_one_job_that_fails_again_and_again_gives_others_their_try(bench):
@@ -728,17 +729,16 @@ def test_one_job_that_fails_again_and_again_gives_others_their_try(bench):
     bench.submit(of(ALICE))
     bench.schedule()
     at_s = 0.0
-    for _ in range(4):
+    for _ in range(3):
         short(bench, 1, at_s)
         at_s += MOST_PAUSE_S
-        bench.feed(st.Tick(now(at_s)))
         assert 1 in bench.schedule(at_s)
     short(bench, 1, at_s)
     other = bench.submit(of(ALICE))
-    at_s += 16
+    at_s += 8
     bench.feed(st.Tick(now(at_s)))
     assert bench.schedule(at_s) == [other]
-    at_s += 16
+    at_s += 8
     bench.feed(st.Tick(now(at_s)))
     assert bench.schedule(at_s) == [1]
 
@@ -751,19 +751,6 @@ def test_a_cancellation_before_the_bad_news_wins(bench):
     assert isinstance(failed, ev.LaunchFailed)
     assert failed.outcome is Outcome.CANCELLED
     assert isinstance(cleaned, ev.Cleaned)
-
-
-@pytest.mark.parametrize("whose", [Whose.MACHINE, Whose.USER])
-def test_the_pause_outlives_a_restart(bench, whose):
-    """The books are made anew from the records of the jobs."""
-    for _ in range(2):
-        bench.submit()
-    bench.schedule()
-    for job_id in (1, 2):
-        short(bench, job_id, 0, whose)
-    bench.ledger = Ledger.of_jobs(bench.rules.axes, bench.ledger.jobs.values())
-    assert bench.schedule(0.5) == []
-    assert bench.schedule(1.5) == [1, 2]
 
 
 def test_a_clock_that_is_set_back_does_not_make_the_pause_longer(bench):

@@ -255,30 +255,6 @@ def test_a_line_up_that_is_kept_decides_as_a_fresh_one(leaves, with_rules, lives
         assert deepest == 4
 
 
-@pytest.mark.parametrize("lives", seeds([4, 30], quick=1))
-def test_leaves_that_are_shut_for_a_while_are_read_again(lives):
-    shut_out = 0
-    for seed in range(lives):
-        stream = Stream(Random(seed), DEEP, with_rules=bool(seed % 2))
-        wait_index = stream.wait_index()
-        shut = frozenset[str]()
-        for step in range(40):
-            stream.move()
-            if stream.random.random() < 0.3:
-                shut = frozenset(leaf for leaf in DEEP if stream.random.random() < 0.3)
-            stream.before = tuple(each for each in stream.before if each.leaf not in shut)
-            fresh = WaitIndex(wait_index.tables)
-            plans = []
-            for each in (wait_index, fresh):
-                each.shut(shut)
-                each_plan = run_pass(each, free=stream.free(), pass_context=stream.pass_context())
-                plans.append(each_plan)
-            assert told(plans[0]) == told(plans[1]), (seed, step)
-            shut_out += len(shut.intersection(stream.queues))
-            stream.start(plans[0])
-    assert shut_out > 8 * lives
-
-
 # -- work ------------------------------------------------------------------------------------------
 
 

@@ -526,7 +526,9 @@ SENTENCES: list[tuple[Wait, str]] = [
     (StartsFrom(60, "attempt 2 of 4; attempt 1 ended FAILED (exit code 3)"),
      "attempt 2 of 4; attempt 1 ended FAILED (exit code 3); it may start from T+60s on"),
     # Launches for which something was short.
-    (MachineShort(POSTPONED), "no process; a launch is tried again at T+1s"),
+    (MachineShort(POSTPONED),
+     "no process; a launch is tried again at T+1s; processes of this user that end make room, "
+     "those outside drfd included; an administrator can raise enforcement.processes_per_user"),
     (MachineShort(altered(POSTPONED, whose=Whose.MACHINE, tries=2)),
      "no process; a launch is tried again at T+1s, after 2 tries in vain; processes that end "
      "make room; an administrator can raise kernel.pid_max, or lower "

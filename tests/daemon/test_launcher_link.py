@@ -151,8 +151,8 @@ AT: dict[str, Any] = {**ATTEMPT, "at_s": 5.0, "mono_s": 6.0}
             st.LaunchFailedReport(5.0, 7, 2, text="no such file"),
         ),
         (
-            {"report": "launch_failed", **AT, "text": "x", "whose": "user", "resource": "memory"},
-            st.LaunchFailedReport(5.0, 7, 2, text="x", whose=Whose.USER, resource="memory"),
+            {"report": "launch_failed", **AT, "text": "x", "whose": "job", "resource": "memory"},
+            st.LaunchFailedReport(5.0, 7, 2, text="x", whose=Whose.JOB, resource="memory"),
         ),
         ({"report": "frozen", **AT}, st.FrozenReport(5.0, 7, 2, mono_s=6.0)),
         ({"report": "missing", **AT}, st.MissingReport(5.0, 7, 2)),

@@ -56,7 +56,7 @@ EVERY_KIND: list[ev.Event] = [
         ev.Settled(on=on, outcome=Outcome.FAILED, is_met=False) for on in (3, 4)
     )),
     happened(ev.LaunchPostponed, not_before_s=3, why=postponed(
-        whose=Whose.JOB, text="its quota is used up", resource="quota", tries=3, own_tries=2,
+        whose=Whose.JOB, text="its quota is used up", resource="quota", tries=3,
     )),
     happened(
         ev.Altered, text="all of it", name="other", pool="root.lab", priority=-1, time_limit_s=0,

@@ -147,7 +147,7 @@ class Machine:
             )
             return
         if 0.14 <= fate < 0.2:
-            whose = Whose.JOB if fate < 0.17 else Whose.USER if fate < 0.19 else Whose.MACHINE
+            whose = Whose.JOB if fate < 0.19 else Whose.MACHINE
             text = "there was no process to spare"
             self._tell(
                 st.LaunchFailedReport(

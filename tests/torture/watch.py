@@ -220,7 +220,7 @@ def _is_true(world: World, job: Record, code: Code, text: str) -> None:
             shut = books.is_shut_out(job)
             keeps_it(shut or not books.is_within_limits(job, turn.rules))
         case "MACHINE_SHORT":
-            keeps_it(engine.ledger.shortages)
+            keeps_it(engine.ledger.pause)
         case "RESERVATION":
             kept = engine.scheduler.reservations
             is_fifo = turn.rules.policy == "fifo"

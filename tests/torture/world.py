@@ -439,7 +439,7 @@ class World:
             had = list(kept.order)
             claim(had == order, "what is kept gives another order", had, order)
         is_plain = not rules.reserving.reserves and not wait_index.tables.recent and not self.kept()
-        is_plain = is_plain and not kept.shortages and not ledger.draining
+        is_plain = is_plain and not kept.pause and not ledger.draining
         is_plain = is_plain and rules.policy == "drf" and not kept.reservations
         if is_plain and kept.admitted and not pass_context.before:
             self.counts["choices"] += 1

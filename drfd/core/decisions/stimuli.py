@@ -30,7 +30,7 @@ from drfd.core.decisions import dependencies, job_requests
 from drfd.core.decisions import outcome as ends
 from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
-from drfd.core.ledger.postponed import alone_until_s, next_try
+from drfd.core.ledger.postponed import job_until_s, next_try
 from drfd.core.model import events as ev
 from drfd.core.model.job import WAITING_STATES, Job, JobSpec, JobState, Outcome, Usage, Whose
 from drfd.core.model.job import Actor as Actor
@@ -419,9 +419,9 @@ class LaunchFailedReport(Report, tag="launch_failed", frozen=True, kw_only=True)
             outcome = Outcome.LAUNCH_FAILED
         else:
             why = next_try(
-                ledger.shortages, job, self.whose, text=text, resource=self.resource, at_s=at_s
+                ledger.pause, job, self.whose, text=text, resource=self.resource, at_s=at_s
             )
-            until_s = alone_until_s(why)
+            until_s = job_until_s(why)
             return [
                 ev.LaunchPostponed(job.id, at_s, attempt=attempt, why=why, not_before_s=until_s)
             ]

@@ -24,6 +24,7 @@ from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.service_order import ServiceOrder, by_satisfaction
 from drfd.core.fairness.share_tree import path_up
 from drfd.core.ledger.ledger import Ledger
+from drfd.core.ledger.postponed import pause_end_s
 from drfd.core.ledger.queue import Run
 from drfd.core.model import events as ev
 from drfd.core.model.hours import first_start_s, length_s, longest_s
@@ -160,7 +161,7 @@ class Forecast:
         times = (
             ends[0][0] if ends else None,
             float(ledger.begins.all[0][0]) if ledger.begins.all else None,
-            ledger.shortages.next_s(now_s),
+            pause_end_s(ledger.pause, now_s),
             ledger.window_end_s(now_s),
             ledger.limit_hours.hold_s(now_s)[1],
         )

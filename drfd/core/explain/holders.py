@@ -20,7 +20,7 @@ from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import ShareTree, path_up, ways_apart
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.events import StartReason
-from drfd.core.model.job import ROOT, Job, JobState, Postponed
+from drfd.core.model.job import ROOT, Job, JobState
 from drfd.core.model.machine import Room, Vector, fits, minus, plus, short_axes
 from drfd.core.scheduling.policies import PassInput, Plan, drf
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
@@ -50,10 +50,6 @@ class Case:
     @property
     def leaf(self) -> str:
         return self.job.spec.leaf
-
-    @property
-    def shortage(self) -> Postponed | None:
-        return self.plan.shortages.delaying(self.job)
 
     def cached(self, key: Hashable, find: Callable[[], T]) -> T:
         """Return what is found out for jobs that are alike: a listing explains many of them. A

@@ -21,7 +21,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import ArrayState, array_key
 from drfd.core.model import events as ev
 from drfd.core.model.hours import blocking, first_start_s, length_s
-from drfd.core.model.job import Job, JobState, RequiredOutcome, Whose
+from drfd.core.model.job import Job, JobState, RequiredOutcome
 from drfd.core.model.machine import Room, Vector, fits, lacking_of, minus, plus, short_axes
 from drfd.core.scheduling.backfill import Reservation
 from drfd.core.scheduling.policies import Plan
@@ -132,15 +132,7 @@ def launcher_away(case: Case) -> Wait | None:
 
 
 def machine_short(case: Case) -> Wait | None:
-    shortage = case.shortage
-    # A resumption needs no launch, but a pass skips all jobs of a user with a shortage.
-    if shortage and (shortage.whose is Whose.MACHINE or case.job.state is JobState.SUSPENDED):
-        return waits.MachineShort(shortage)
-    return None
-
-
-def user_short(case: Case) -> Wait | None:
-    return waits.MachineShort(case.shortage) if case.shortage and not case.short else None
+    return None if case.plan.pause is None else waits.MachineShort(case.plan.pause)
 
 
 def unknown_node(case: Case) -> Wait | None:
@@ -436,7 +428,7 @@ BEFORE_PASS = (
 )
 GATES = (
     *BEFORE_PASS,
-    *(slots_taken, behind_in_fifo, user_short, path_limit, reservation, external_use, too_little),
+    *(slots_taken, behind_in_fifo, path_limit, reservation, external_use, too_little),
 )
 
 

@@ -384,7 +384,7 @@ _REMEDIES = {
         "processes that end make room; an administrator can raise kernel.pid_max, or lower "
         "enforcement.processes_total"
     ),
-    ("processes", Whose.USER): (
+    ("processes", Whose.JOB): (
         "processes of this user that end make room, those outside drfd included; an administrator "
         "can raise enforcement.processes_per_user"
     ),
@@ -395,12 +395,11 @@ _REMEDIES = {
     ),
     ("space", Whose.MACHINE): "an administrator can make room where drfd keeps its attempt files",
     ("space", Whose.JOB): "room on the disk of its files lets it start",
-    ("quota", Whose.JOB): "files that are removed make room within the quota",
-    ("quota", Whose.USER): "keys that are removed make room within the quota",
-    ("directory", Whose.USER): "it starts when the directory of users (LDAP, SSSD, …) answers",
+    ("quota", Whose.JOB): "files or keys that are removed make room within the quota",
+    ("directory", Whose.JOB): "it starts when the directory of users (LDAP, SSSD, …) answers",
     ("launcher", Whose.MACHINE): "it starts when other jobs have ended",
 }
-_SCOPES = {Whose.MACHINE: "machine", Whose.USER: "user's limit", Whose.JOB: "own limit"}
+_SCOPES = {Whose.MACHINE: "machine", Whose.JOB: "own limit"}
 
 
 class MachineShort(Wait, frozen=True):

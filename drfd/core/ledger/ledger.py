@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
-from drfd.core.ledger.postponed import Shortages
 from drfd.core.ledger.queue import (
     ArrayState,
     ArrayStates,
@@ -39,6 +38,8 @@ from drfd.core.model.job import (
     JobSpec,
     JobState,
     Outcome,
+    Postponed,
+    Whose,
     notice_demand,
 )
 from drfd.core.model.machine import (
@@ -206,8 +207,8 @@ class Ledger:
         #: The array that the latest event was about, as a whole or through one of its tasks, even
         #: if that event ended it; None if it was about no array.
         self.latest_array: ArrayState | None = None
-        #: The shortages for which launches were postponed.
-        self.shortages = Shortages()
+        #: The shortage of the machine for which launches were postponed.
+        self.pause: Postponed | None = None
         #: The maintenance windows in order of their begin; the owner of the ledger may replace
         #: them. They count from the next `hold_back` on.
         self.windows: tuple[Window, ...] = ()
@@ -235,7 +236,6 @@ class Ledger:
             ledger._put(None, job)
         ledger.next_id = max(next_id, ledger.next_id)
         ledger.drains = dict(drains)
-        ledger.shortages = Shortages.of_jobs(ledger.jobs.values())
         if ended is not None:
             gone = [each for each in ledger.dependents if not ledger.lives(each)]
             ledger.dependents.ended = dict(ended(gone)) if gone else {}
@@ -258,7 +258,7 @@ class Ledger:
             drains=self.drains,
             ended=lambda ids: self.dependents.ended,
         )
-        ledger.shortages, ledger.nodes_away = Shortages(self.shortages), self.nodes_away
+        ledger.pause, ledger.nodes_away = self.pause, self.nodes_away
         ledger.windows, ledger.limit_hours = self.windows, self.limit_hours
         return ledger
 
@@ -419,13 +419,13 @@ class Ledger:
         if job.state is JobState.ENDED:
             self._note_end(job.id, job, event.at_s)
             self._note_end_of(array_state, event.at_s)
-        if isinstance(event, ev.LaunchPostponed):
-            self.shortages.note(job)
+        if isinstance(event, ev.LaunchPostponed) and event.why.whose is Whose.MACHINE:
+            self.pause = event.why
         elif isinstance(event, ev.Launched) or (
             # The report of its start has been lost.
             isinstance(event, ev.Exited) and (event.exit_code, event.signal) != (None, None)
         ):
-            self.shortages.note_start(job)
+            self.pause = None
         return job
 
     def _move_together(self, array_state: ArrayState, event: ev.JobEvent) -> Job:

@@ -138,10 +138,9 @@ class Outcome(StrEnum):
 
 
 class Whose(StrEnum):
-    """The scope of a shortage: the whole machine, one user, or a single job."""
+    """Whom a shortage keeps from starting: all jobs, or a single one."""
 
     MACHINE = "machine"
-    USER = "user"
     JOB = "job"
 
 
@@ -433,9 +432,8 @@ class Postponed:
     at_s: float
     #: Unix time before which no launch that needs the same resource is tried.
     until_s: float
-    #: Launches in a row that failed for this shortage, and how many of them were this job's.
+    #: Launches in a row that failed for this shortage.
     tries: int
-    own_tries: int = 1
 
 
 class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -43,10 +43,9 @@ from drfd.core.fairness.share_tree import (
     over,
     path_up,
 )
-from drfd.core.ledger.postponed import Shortages
 from drfd.core.ledger.queue import Entry
 from drfd.core.model.events import StartReason
-from drfd.core.model.job import ROOT
+from drfd.core.model.job import ROOT, Postponed
 from drfd.core.model.machine import Room, Vector, fits, minus, placed, plus
 from drfd.core.scheduling.backfill import UNTIMED, Backfill, PassContext, Reservation
 from drfd.core.scheduling.debts import Debt, settled
@@ -71,8 +70,6 @@ class PassInput:
     #: hold a slot.
     slots: int | None = None
     running: Mapping[str, int] = field(default_factory=dict)
-    #: The shortages because of which launches pause.
-    shortages: Shortages = field(default_factory=Shortages)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +101,8 @@ class Plan:
     debts: Mapping[str, Debt] = field(default_factory=dict, compare=False)
     #: The job that no later one of its leaf may pass.
     starvation_guard: int | None = None
-    #: The shortages because of which launches pause.
-    shortages: Shortages = field(default_factory=Shortages)
+    #: The shortage because of which launches pause, and nothing was decided.
+    pause: Postponed | None = None
     pass_context: PassContext | None = field(default=None, compare=False)
     #: The share tree after the pass; the next pass changes it. None if no policy was asked.
     share_tree: ShareTree | None = field(default=None, compare=False)
@@ -173,7 +170,7 @@ class _Pass:
         self.backfill = Backfill(self.pass_context, self.share_tree, pass_input.free)
         #: The rule by which a job starts, for each that does not start by its own turn.
         self.reasons: dict[int, StartReason] = {}
-        self._max_starts, self._shortages = pass_input.max_starts, pass_input.shortages
+        self._max_starts = pass_input.max_starts
         #: The demands with which a job may start; or, where more demands than leaves wait, the
         #: leaves of which one may, each with its first job that fits: of thousands of unlike
         #: demands a pass looks only at those up to the first that may start.
@@ -312,7 +309,6 @@ class _Pass:
             find_order=self.wait_index.order,
             heads=lambda leaf: self.wait_index.heads_in_order.get(leaf, []),
             reservations=tuple(self.backfill.reservations),
-            shortages=self._shortages,
             pass_context=self.pass_context,
             share_tree=self.share_tree,
             **{"is_cut": self.is_cut} | more,

@@ -2,8 +2,7 @@
 
 Begin at `Scheduler.run`. `plan` reads the changes since the last pass; `schedule` gives the free
 resources and the index of waiting jobs to the configured policy (`POLICIES`); `start_events` turns
-the resulting plan into events. A pass changes no table. Leaves that wait for the end of a shortage
-are not shown to the policy.
+the resulting plan into events. A pass changes no table.
 
 The state is not part of the ledger. It can be rebuilt from ended jobs and stored reservations
 (`Scheduler.restore`).
@@ -20,7 +19,7 @@ from typing import NamedTuple
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.service_order import DecayedUsage, ShortJobs
 from drfd.core.ledger.ledger import Ledger
-from drfd.core.ledger.postponed import MACHINE
+from drfd.core.ledger.postponed import pause_end_s
 from drfd.core.model import events as ev
 from drfd.core.model.job import ROOT, Job, JobState, Now, Outcome, leaf_path
 from drfd.core.model.machine import (
@@ -222,9 +221,7 @@ class Scheduler:
             left = tuple(each for each in last.reservations if not each.is_forced)
             self.last_plan = replace(last, reservations=left, is_cut=True)
         supply = Supply(leaving, external)
-        for starving in due:
-            if last.shortages.delaying(ledger.job(starving.job_id)):
-                continue
+        for starving in () if last.pause else due:
             requests = preempt(ledger, rules, last.share_tree, supply, starving, now)
             if requests:
                 job = ledger.job(starving.job_id)
@@ -331,17 +328,12 @@ def schedule(
     """Return the plan of one pass. `wait_index` must have been notified of every change since the
     last one."""
     free = free_of(ledger, rules, pass_context.external)
-    shortages = ledger.shortages.pausing(pass_context.now_s)
-    if ledger.draining or MACHINE in shortages:
+    pause = ledger.pause if pause_end_s(ledger.pause, pass_context.now_s) else None
+    if ledger.draining or pause is not None:
         # Reservations are renewed when launches go on.
         before = pass_context.before
         debts = settled(pass_context.debts, pass_context.now_s, wait_index.share_tree)
-        return Plan(admitted=[], free=free, reservations=before, debts=debts, shortages=shortages)
-    shut = shortages.blocked_leaves(ledger.queues) if shortages else frozenset[str]()
-    wait_index.shut(shut)
-    if shut:
-        before = tuple([each for each in pass_context.before if each.leaf not in shut])
-        pass_context = replace(pass_context, before=before)
+        return Plan(admitted=[], free=free, reservations=before, debts=debts, pause=pause)
     is_of_slots = rules.policy == "slots"
     pass_input = PassInput(
         wait_index=wait_index,
@@ -350,7 +342,6 @@ def schedule(
         max_starts=max_starts,
         slots=rules.slot_count if is_of_slots else None,
         running=ledger.slots_taken() if is_of_slots else {},
-        shortages=shortages,
     )
     return POLICIES[rules.policy](pass_input)
 

@@ -80,8 +80,6 @@ class WaitIndex:
         self._touched: dict[str, set[Vector]] = {
             leaf: set() for leaf in [*tables.queues, *tables.used, *tables.recent]
         }
-        #: Leaves whose jobs may not be looked at.
-        self._shut: frozenset[str] = frozenset()
         #: The `used` and `recent` resources of each active leaf that are entered in `share_tree`.
         self._held: dict[str, tuple[Vector, Vector]] = {}
         if share_tree is not None:
@@ -112,12 +110,6 @@ class WaitIndex:
         """Ask again for the estimated run times of all jobs of the leaf."""
         self._lengths.pop(leaf, None)
         self._shortest.pop(leaf, None)
-
-    def shut(self, leaves: frozenset[str]) -> None:
-        """Treat these leaves, and no others, as if their queues were empty."""
-        for leaf in leaves ^ self._shut:
-            self.touch(leaf, {*self.tables.queues.get(leaf, ()), *self.heads.get(leaf, ())})
-        self._shut = leaves
 
     def catch_up(self, queues: Queues) -> None:
         """Touch the leaves whose queues have changed since the last call, and clear their list."""
@@ -307,7 +299,7 @@ class WaitIndex:
 
     def _read(self, leaf: str, demands: Collection[Vector]) -> None:
         """Read the first job of each of these demands, and of all if the leaf was not waiting."""
-        queue = None if leaf in self._shut else self.tables.queues.get(leaf)
+        queue = self.tables.queues.get(leaf)
         heads = self.heads.get(leaf)
         if heads is None:
             if queue is None:

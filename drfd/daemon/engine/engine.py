@@ -29,6 +29,7 @@ from drfd.core.decisions.outcome import deadline_mono_s
 from drfd.core.explain.forecast import Forecast
 from drfd.core.fairness.rules import Rules, rules_text
 from drfd.core.ledger.ledger import Ledger
+from drfd.core.ledger.postponed import pause_end_s
 from drfd.core.model import events as ev
 from drfd.core.model.effects import Effect, owed, signals_owed
 from drfd.core.model.hours import NO_HOURS, Limit, LimitHours, Window
@@ -760,8 +761,7 @@ class Engine:
         retries = [self.scheduler.next_pass_s]
         if self.ledger.windows:
             retries.append(self.ledger.window_end_s(now_s))
-        if self.ledger.shortages:
-            retries.append(self.ledger.shortages.next_s(now_s))
+        retries.append(pause_end_s(self.ledger.pause, now_s))
         self._retry_s = min([each for each in retries if each is not None], default=None)
 
     def _restore_reservations(self) -> None:

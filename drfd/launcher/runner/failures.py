@@ -24,7 +24,6 @@ from drfd.launcher.runner.shortage import (
     QUOTA,
     RESOURCES,
     SPACE,
-    USER,
     Shortage,
     failure,
     machine_text,
@@ -118,7 +117,7 @@ def of_job(report: bytes, created: Record) -> Record:
 def of_error(error: BaseException) -> Record:
     """Return the failure of a job's own process that has met this error."""
     if isinstance(error, DirectoryFailed):
-        return failure(str(error), Shortage(USER, DIRECTORY))
+        return failure(str(error), Shortage(JOB, DIRECTORY))
     number = errno.ENOMEM if isinstance(error, MemoryError) else getattr(error, "errno", 0)
     return _in_job(explain(error), _BECOME, number)
 
@@ -129,10 +128,8 @@ def _in_job(text: str, undone: str, number: int) -> Record:
     is_of_files = undone in _OF_FILES
     if resource is None or (is_of_files and resource == PROCESSES):
         return failure(text[:MAX_TEXT], None)
-    # The job's cgroup is charged for the memory of this process.
-    whose = JOB if is_of_files or resource == MEMORY else USER
     text = f"{undone}: {_IN_WORDS[resource]} ({errno.errorcode[number]})"
-    return failure(text, Shortage(whose, resource))
+    return failure(text, Shortage(JOB, resource))
 
 
 def explain(error: BaseException) -> str:

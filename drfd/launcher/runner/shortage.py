@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from drfd.launcher.attempt_files import Record, cgroup_key
 from drfd.launcher.confinement.interface import LimitFailed
 
-#: The owner of a shortage: the machine, one user, or one job.
-MACHINE, USER, JOB = "machine", "user", "job"
+#: Whom a shortage keeps from starting: all jobs, or a single one.
+MACHINE, JOB = "machine", "job"
 #: The resource that is short.
 MEMORY, PROCESSES, DESCRIPTORS = "memory", "processes", "descriptors"
 SPACE, QUOTA, LAUNCHER, DIRECTORY = "space", "quota", "launcher", "directory"

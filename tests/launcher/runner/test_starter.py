@@ -539,9 +539,9 @@ def test_a_job_waits_for_room_for_its_output_and_names_no_path(number, resource)
 
 def test_whose_processes_are_too_many_waits_and_a_full_cpuset_is_no_shortage():
     record = failures.of_job(said("program", errno.EAGAIN, "x"), job())
-    assert facts(record) == ("user", "processes")
+    assert facts(record) == ("job", "processes")
     record = failures.of_error(DirectoryFailed(errno.ETIMEDOUT))
-    assert facts(record) == ("user", "directory")
+    assert facts(record) == ("job", "directory")
     assert failures.of_root(said("cgroup", errno.ENOMEM, "/tasks")) == {
         "text": "the machine is short of memory: /tasks: Cannot allocate memory",
         "whose": "machine",
@@ -602,7 +602,7 @@ def test_a_record_says_who_reports():
 @given(st.binary(max_size=40))
 def test_no_bytes_are_a_shortage_of_the_machine(data):
     record = failures.of_job(data, job())
-    assert record.get("whose", "job") in ("job", "user")
+    assert record.get("whose", "job") == "job"
 
 
 SENTENCES = {
@@ -643,18 +643,18 @@ def test_each_failure_has_its_sentence(data):
 
 
 SHORTAGES = {
-    said("setting", errno.EAGAIN): ("user", "processes"),
+    said("setting", errno.EAGAIN): ("job", "processes"),
     said("setting", errno.ENOMEM): ("job", "memory"),
     said("space", errno.ENOMEM): ("job", "memory"),
     said("output", errno.EDQUOT, "/x"): ("job", "quota"),
     said("program", errno.ENOMEM, "x"): ("job", "memory"),
-    said("program", errno.EAGAIN, "x"): ("user", "processes"),
+    said("program", errno.EAGAIN, "x"): ("job", "processes"),
     said("keyring", errno.ENOMEM): ("job", "memory"),
 }
 
 
 @pytest.mark.parametrize("data", SHORTAGES, ids=[repr(data) for data in SHORTAGES])
-def test_a_shortage_is_the_users_or_the_jobs(data):
+def test_a_shortage_is_the_jobs(data):
     record = failures.of_job(data, job())
     assert (record["whose"], record["resource"]) == SHORTAGES[data]
     assert "/x" not in record["text"], "every user can see it"
