@@ -79,7 +79,7 @@ def orders(data: bytes) -> None:
 def attempt(data: bytes) -> None:
     """An attempt file. What is added to a whole one takes nothing of it back."""
     found = attempt_files.parse(data)
-    whole = attempt_files.parse(data + b"\n" + _RUNNING + data)
+    whole = attempt_files.parse(_RUNNING + data)
     assert whole is not None and whole.may_have_run
     if found is not None and found.may_have_run:
         assert attempt_files.parse(data + b"\n{}\n") is not None
@@ -142,7 +142,7 @@ def words(data: bytes) -> None:
             assert not isinstance(error, UnicodeError) and str(error)
 
 
-_RUNNING = b'{"record":"launched","pid":11,"start_ticks":100}\n'
+_RUNNING = b'{"record":"created"}\n{"record":"launched","pid":11,"start_ticks":100}\n'
 
 
 class Files:
