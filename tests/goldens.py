@@ -217,7 +217,9 @@ ORDER = LaunchOrder(
         disks=(DiskLimit(device="8:0", read_bps=1000, write_bps=2000),),
     ),
 )  # fmt: skip
-RANGED_ORDER = replace(ORDER, limits=replace(ORDER.limits, cores_max_milli=8000))
+RANGED_ORDER = replace(
+    ORDER, limits=replace(ORDER.limits, cores_max_milli=8000, groups=("of-lab", "of-alice"))
+)
 _ONE = {"id": 5, "attempt": 1}
 ORDERS: list[Message] = [
     protocol.message_of(protocol.LAUNCH, ORDER),
@@ -236,6 +238,7 @@ ORDERS: list[Message] = [
         protocol.EXEC, protocol.ExecOrder(**_ONE, number=1, pid=9, start_ticks=8, proof="0" * 64),
     ),
     protocol.message_of(protocol.SIGNAL, protocol.SignalOrder(**_ONE, count=3, signals=(10, 12))),
+    protocol.message_of(protocol.WEIGHTS, protocol.WeightsOrder((("of-lab/of-alice", 2000),))),
     {"cmd": protocol.REMOVE_FILES, "attempts": [_ONE]},
     {"cmd": protocol.LIST},
     {"cmd": protocol.KEY, "uid": 1000},

@@ -325,10 +325,13 @@ class Instance:
         return sorted(map(str, self._job_groups()))
 
     def _job_groups(self) -> list[Path]:
-        found = []
-        for top in self._groups():
+        """Below those of pools and users."""
+        found, left = [], [*map(str, self._groups())]
+        while left:
             with suppress(FileNotFoundError):
-                found += [Path(each.path) for each in os.scandir(top) if each.name[:4] == "job-"]
+                for each in os.scandir(left.pop()):
+                    found += [Path(each.path)] if each.name.startswith("job-") else []
+                    left += [each.path] if each.name.startswith("of-") else []
         return found
 
     def _groups(self) -> list[Path]:

@@ -37,6 +37,7 @@ from drfd.daemon.engine.engine import Engine, Work, home_and_others
 from drfd.daemon.engine.journal_upkeep import Retention, TrustedClock
 from drfd.daemon.handlers.doctor import InstallContext
 from drfd.daemon.handlers.requests import Requests
+from drfd.daemon.launcher_link.core_weights import CoreWeights
 from drfd.daemon.launcher_link.device_table import MachineGpus
 from drfd.daemon.launcher_link.link import Link, Links
 from drfd.daemon.launcher_link.messages import LaunchSettings
@@ -144,6 +145,7 @@ class Daemon:
         self._adopt_windows(config)
         self._engine.adopt_limit_hours(_limit_hours(site.rules))
         self._engine.listeners.append(self._curves.job_changed)
+        self._weights = CoreWeights(self._engine, self._link)
         self._outlets = surroundings.outlets
         self._curves.resume(self._engine.ledger.allocated_jobs())
         self._sampler = Sampler(
@@ -272,6 +274,7 @@ class Daemon:
         self._links.adopt(home_and_others(site.rules.axes))
         self._links.set_up(_launch_settings(config, site))
         self._link.measure_gpus()
+        self._weights.refresh()
         self._adopt_windows(config)
         self._engine.want_pass()
         self._engine.submit(Work(Tick(clock())))

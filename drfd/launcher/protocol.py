@@ -44,6 +44,8 @@ NOTIFY = "notify"
 EXEC = "exec"
 #: The answer of a launcher without root's rights that may not move a process from where it is.
 OUT_OF_REACH = "an ordinary user's launcher cannot move a process of a login session"
+#: Weigh the groups of attempts against each other.
+WEIGHTS = "weights"
 #: Write the key file of a user (`drfd.payload.signature`).
 KEY = "key"
 #: Measure the use of GPUs, or stop doing so; and the report of it.
@@ -131,6 +133,14 @@ CoresMode: TypeAlias = Annotated[str, Must(CORES_MODES.__contains__, "is no mode
 HiddenNodes: TypeAlias = Annotated[
     frozenset[Annotated[DeviceNode, Must(_is_device, "has what is no device")]], _at_most(8192)
 ]
+#: A cgroup of attempts, or of such groups, and the names of all that an attempt is in.
+_GROUP = "of-[A-Za-z0-9_.~%-]{1,200}"
+Groups: TypeAlias = Annotated[
+    tuple[Annotated[str, _matching(_GROUP, "names no group")], ...], _at_most(32)
+]
+GroupPath: TypeAlias = Annotated[
+    str, _matching(f"{_GROUP}(/{_GROUP}){{0,31}}", "is no path of a group")
+]
 NumaNodes: TypeAlias = Annotated[frozenset[Number], _at_most(8192)]
 Pci: TypeAlias = Annotated[str, _matching("[0-9a-f:.]{1,32}", "has no PCI address")]
 GpuMemory: TypeAlias = Annotated[tuple[tuple[Pci, Number], ...], _at_most(MAX_INSTANCES)]
@@ -184,6 +194,8 @@ class AttemptLimits:
     disks: tuple[DiskLimit, ...] = ()
     #: One of CORES_MODES.
     cores_by: CoresMode = QUOTA
+    #: The groups that its cgroup is in, by the fair-share tree, the outermost first.
+    groups: Groups = ()
 
     @property
     def quota_milli(self) -> int:
@@ -320,6 +332,15 @@ class SignalOrder(AttemptOrder):
 
 
 @dataclass(frozen=True, slots=True)
+class WeightsOrder:
+    """The order to divide cores among groups in these proportions, in thousandths of a core. Groups
+    that are not named keep their parts, and those that there will be get them. It may be repeated,
+    is answered by no report, and has to survive neither the controller nor the launcher."""
+
+    cores_milli: tuple[tuple[GroupPath, Number], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RemoveFilesOrder:
     """The order to remove the files of ended attempts, of which nothing else is left."""
 
@@ -345,12 +366,13 @@ class MeasureGpusOrder:
     on: bool
 
 
-Order = AttemptOrder | RemoveFilesOrder | ListOrder | KeyOrder | MeasureGpusOrder
+Order = AttemptOrder | WeightsOrder | RemoveFilesOrder | ListOrder | KeyOrder | MeasureGpusOrder
 _KINDS: dict[object, type[Order]] = {
     LAUNCH: LaunchOrder,
     NOTIFY: LaunchOrder,
     EXEC: ExecOrder,
     SIGNAL: SignalOrder,
+    WEIGHTS: WeightsOrder,
     REMOVE_FILES: RemoveFilesOrder,
     LIST: ListOrder,
     KEY: KeyOrder,

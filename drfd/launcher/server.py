@@ -40,6 +40,7 @@ from drfd.launcher.protocol import (
     Order,
     RemoveFilesOrder,
     SignalOrder,
+    WeightsOrder,
 )
 from drfd.launcher.runner import inheritance
 from drfd.launcher.runner.failures import failure_of
@@ -325,6 +326,8 @@ class Launcher:
                 take(Assignment(order, payload_fd))
             case ExecOrder():
                 self._exec(order)
+            case WeightsOrder():
+                self.confinement.weigh(dict(order.cores_milli))
             case SignalOrder():
                 # However many attempts are named that nobody knows, nothing is kept of them.
                 if order.key in self._known:
@@ -456,7 +459,7 @@ class Launcher:
             return True
         # The start time that users see is taken here, so that it follows the order of launches.
         space = self._spaces.place_for(key, order.uid)
-        cgroup = self.confinement.cgroup_path(key)
+        cgroup = self.confinement.cgroup_path(key, order.limits.groups)
         created = attempt_files.created_record(order.owner, self._boot_id, cgroup, space)
         reach("launch.before-attempt-file")
         try:
@@ -611,7 +614,7 @@ class Launcher:
         is in use is left until the controller orders the removal of the attempt."""
         reach("end.before-rmdir")
         # Without cgroups a removal does not show that no process is left.
-        has_cgroup = self.confinement.cgroup_path(key) is not None
+        has_cgroup = self.confinement.kind != "none"
         with suppress(OSError):
             if has_cgroup and not self._endings.removes(key) and self.confinement.remove(key):
                 self._without_cgroup.add(key)

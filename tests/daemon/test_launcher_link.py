@@ -45,6 +45,7 @@ from drfd.daemon.engine import engine as engine_module
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.launcher_link import device_table, messages
 from drfd.daemon.launcher_link import link as link_module
+from drfd.daemon.launcher_link.core_weights import CoreWeights
 from drfd.daemon.launcher_link.link import Link, Links
 from drfd.daemon.launcher_link.messages import (
     LaunchSettings,
@@ -61,7 +62,7 @@ from drfd.journal.records import Payload
 from drfd.launcher import protocol
 from drfd.launcher.protocol import QUOTA
 from drfd.linux.device_nodes import DeviceNode
-from fakes import ALICE, demand, now, of_gpus, replace, rules, spec, with_gpus
+from fakes import ALICE, BOB, demand, now, of_gpus, replace, rules, spec, with_gpus
 
 # -- orders ------------------------------------------------------------------------------------
 
@@ -382,6 +383,33 @@ def brief(orders: Sequence[Message]) -> list[Message]:
 
 #: Reports of a job that runs, which an earlier daemon took.
 UP_1 = st.LaunchedReport(now().at_s, 1, 1, mono_s=now().mono_s)
+
+
+async def test_groups_of_jobs_are_weighed_when_jobs_start_and_end_and_for_a_new_launcher(bench):
+    async with bench() as b:
+        b.launcher.hello = {**HELLO, "ranges": True}
+        CoreWeights(b.engine, b.link)
+        await b.ready()
+        await b.quiet()
+        b.taken()
+
+        def weighed() -> list[dict[str, int]]:
+            orders = [each for each in b.taken() if each["cmd"] == "weights"]
+            return [dict(each["cores_milli"]) for each in orders]
+
+        await b.ask(st.SubmitAsked(now(), spec(asks=demand(1), cores_max_milli=9000)))
+        await b.quiet()
+        assert weighed() == [{"of-alice": 9000}]
+        await b.ask(st.SubmitAsked(now(), spec("root.bob", asks=demand(1), actor=BOB)))
+        await b.quiet()
+        assert weighed() == [{"of-alice": 8000, "of-bob": 8 * 1000}]
+        await b.ask(st.SubmitAsked(now(), spec(asks=demand(1), cores_max_milli=9000)))
+        await b.quiet()
+        assert weighed() == [], "nobody's part has changed"
+        b.lines[-1].abort()
+        await until(lambda: len(b.lines) == 2 and b.link.is_ready(), lambda: "no new line")
+        await b.quiet()
+        assert weighed()[-1] == {"of-alice": 8000, "of-bob": 8 * 1000}
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from drfd.launcher.protocol import (
     Order,
     RemoveFilesOrder,
     SignalOrder,
+    WeightsOrder,
     decode,
     encode,
     message_of,
@@ -100,6 +101,7 @@ ORDERS: dict[str, Order] = {
     ),
     "exec": EXEC,
     "signal": SignalOrder(**ONE, count=7, signals=(10, 12)),
+    "weights": WeightsOrder((("of-lab/of-ann", 2000), ("of-%C3%A9", 1))),
     "remove-files": RemoveFilesOrder((AttemptOrder(**ONE), AttemptOrder(id=4, attempt=1))),
     "list": ListOrder(),
     "key": KeyOrder(1000),
@@ -187,6 +189,7 @@ REFUSED: list[tuple[tuple[str | int, ...], list[Any]]] = [
     (("journal",), [*WRONG_FOR_A_TEXT, "", "0" * 31, "G" * 32, "0" * 32 + "\n"]),
     (("limits",), [None, [], 1, "8:0"]),
     (("limits", "cores_by"), [None, "", "Pin", "fair", 1, ["pin"], {}]),
+    (("limits", "groups"), [None, "of-a", ["job-1-1"], ["of-"], ["of-a/.."], ["of-a\n"], [1]]),
     (("limits", "disks"), [None, {}, "8:0", [None], ["8:0"], [[]]]),
     (("limits", "disks", 0, "device"), [*WRONG_FOR_A_TEXT, "", "sda", "8", "8:0 1", "*:*"]),
     (("variables",), [None, [], "A=1", 1]),
@@ -259,6 +262,10 @@ def test_no_value_anywhere_raises_anything_but_bad_message(place, value):
 
 #: Command → what may not stand in its order.
 WRONG: dict[str, list[Message]] = {
+    "weights": [
+        {"cores_milli": [each]}
+        for each in (["of-a", -1], ["a", 1], ["of-a/../b", 1], ["/of-a", 1], ["of-a/", 1], ["of-a"])
+    ],
     "signal": [
         *({"signals": [each]} for each in (0, 65, -9, "USR1", 256, 778, True)),
         *({"signals": 10}, {"signals": None}, {"signals": [10] * 65}, {"count": -1}),

@@ -51,7 +51,7 @@ def show(unit: str, name: str) -> str:
 
 def test_jobs_live_in_a_service_outside_of_the_daemons_own_cgroup(instance):
     job = instance.running("--", "sleep", "600")
-    assert job["cgroup"] == f"drfd.slice/{top(instance).name}/jobs/job-{job['id']}-1"
+    assert job["cgroup"] == f"drfd.slice/{top(instance).name}/jobs/of-root/job-{job['id']}-1"
     assert show(top(instance).name, "ActiveState") == "active"
     assert show(top(instance).name, "Delegate") == "yes"
     own = Path(f"/proc/{instance.launcher_pid()}/cgroup").read_text()
@@ -130,7 +130,8 @@ def test_a_users_job_cannot_leave_its_cgroup_nor_lift_its_limits(instance, users
         cwd=home,
     )
     job = instance.wait_end(job_id)
-    expected = f"0::/{top(instance).relative_to(Kernel().v2 or '/')}/jobs/job-{job_id}-1"
+    group = f"of-{users[0].pw_name}"
+    expected = f"0::/{top(instance).relative_to(Kernel().v2 or '/')}/jobs/{group}/job-{job_id}-1"
     assert (home / "out").read_text().split() == [expected, str(100 << 20), "64"], job
     assert (home / "err").read_text().count("denied") == 9
 

@@ -134,9 +134,16 @@ class Link:
         self.strays: dict[AttemptKey, Owner] = {}
         #: Bytes of memory that ended attempts have left in use, until they are removed.
         self.left_bytes: dict[AttemptKey, int] = {}
+        #: Called when a launcher takes orders from now on.
+        self.on_ready: Callable[[], None] = lambda: None
 
     def is_ready(self) -> bool:
         return self._connection is not None and self._connection.is_ready
+
+    @property
+    def connection(self) -> LauncherConnection | None:
+        """The present connection to the launcher. It is another one after a loss."""
+        return self._connection
 
     def adopt(self, nodes: Nodes) -> None:
         """Let the launcher run jobs on these nodes from now on."""
@@ -794,6 +801,7 @@ class LauncherConnection:
                     self._submit(missing)
             for removal in left.removals:
                 self._send_attempt(removal)
+            self._link.on_ready()
             engine.perform_all_owed(nodes)
             # Jobs may have been submitted while no launcher was there to start them.
             engine.want_pass()

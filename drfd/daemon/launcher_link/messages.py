@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct, structs
@@ -125,6 +126,7 @@ def order_for(
         memory_bytes=demand.memory_bytes,
         pids=settings.max_pids,
         cores_by=settings.cores_by,
+        groups=groups_of(spec.leaf),
         disks=limits_everywhere(demand) if is_away else disk_limits(demand, settings.disks),
     )
     return protocol.LaunchOrder(
@@ -162,6 +164,11 @@ def order_for(
         gres=demand.gres if is_away else (),
         node=job.node if is_away else "",
     )
+
+
+def groups_of(path: str) -> tuple[str, ...]:
+    """Return the names of the cgroups of a node of the fair-share tree, the outermost first."""
+    return tuple(f"of-{quote(part, safe='')[:200]}" for part in path.split(".")[1:])
 
 
 def grants_for(

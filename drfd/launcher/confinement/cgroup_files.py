@@ -69,13 +69,32 @@ def ancestors(mount: str, group: str) -> list[str]:
     return [str(Path(mount, *parts[:depth])) for depth in range(len(parts))]
 
 
+#: The beginning of the names of groups of attempts.
+_GROUP = "of-"
+
+
+def cgroups_of(parent: str) -> tuple[dict[Key, str], list[str]]:
+    """Return the places of attempts below `parent`, and those of groups of attempts, the outer ones
+    first."""
+    attempts, groups, left = dict[Key, str](), list[str](), [""]
+    while left:
+        above = left.pop()
+        try:
+            names = os.listdir(f"{parent}/{above}")
+        except FileNotFoundError:
+            continue
+        for name in names:
+            if (key := cgroup_key(name)) is not None:
+                attempts[key] = f"{above}{name}"
+            elif name.startswith(_GROUP):
+                groups.append(f"{above}{name}")
+                left.append(f"{above}{name}/")
+    return attempts, groups
+
+
 def keys_of(parent: str) -> list[Key]:
     """Return the attempts that have a cgroup below `parent`, in ascending order."""
-    try:
-        names = os.listdir(parent)
-    except FileNotFoundError:
-        return []
-    return sorted(key for name in names if (key := cgroup_key(name)) is not None)
+    return sorted(cgroups_of(parent)[0])
 
 
 class Freezer(Plain):

@@ -46,7 +46,8 @@ _SOCKETS = "memory.kmem.tcp.limit_in_bytes"
 class CgroupV1(Cgroups):
     kind = "cgroup-v1"
     disks = "blkio"
-    #: The usual one is the kernel's value of cpu.shares in a new cgroup.
+    #: The usual one is the kernel's value in a new cgroup.
+    weight_file = "cpu.shares"
     weights = 2, 1024, 1 << 18
     members_of = MembersV1
 
@@ -147,7 +148,11 @@ class CgroupV1(Cgroups):
         return self._why_no_pins
 
     def _hide(self, key: Key, hidden: frozenset[DeviceNode]) -> None:
-        self._devices.hide(key, hidden)
+        self._devices.hide(key, self._place(key), hidden)
+
+    def _open(self, top: str, group: str) -> None:
+        if top == self._parents.get("cpuset"):
+            open_v1(self._mounts["cpuset"], f"{self._group}/{group}")
 
     def _limits(self, key: Key, limits: AttemptLimits, devices: Devices) -> list[CgroupSetting]:
         if limits.disks and "blkio" not in self._mounts:
@@ -155,7 +160,9 @@ class CgroupV1(Cgroups):
         memory, size = self._directory("memory", key), whole_pages(limits.memory_bytes)
         return [
             *(setting(memory, name, size) for name in self._sizes),
-            setting(self._directory("cpu", key), "cpu.shares", self._weight_for(limits)),
+            setting(
+                self._directory("cpu", key), self.weight_file, self._weight_of(limits.cores_milli)
+            ),
             setting(self._directory("pids", key), "pids.max", limits.pids),
         ]
 

@@ -27,7 +27,7 @@ from drfd.launcher.confinement.interface import (
 )
 from drfd.launcher.confinement.processes import MembersV2
 from drfd.launcher.protocol import QUOTA, UNIFIED, AttemptLimits, Devices, DiskLimit
-from drfd.launcher.system.files import unless_gone
+from drfd.launcher.system.files import put, unless_gone
 from drfd.linux.device_nodes import DeviceNode
 
 #: Controllers without which jobs are not confined; an ordinary user may lack the optional ones.
@@ -38,6 +38,7 @@ OPTIONAL = ("cpu", "io", "cpuset", "dmem")
 class CgroupV2(Cgroups):
     kind = "cgroup-v2"
     disks = "io"
+    weight_file = "cpu.weight"
     #: With the usual one, hundredths of a core are told apart.
     weights = 1, 100, 10_000
     members_of = MembersV2
@@ -50,6 +51,7 @@ class CgroupV2(Cgroups):
         self._mount = mount
         self._release = release
         self._devices = HiddenByBpf(mount, group)
+        self._controllers = " ".join(f"+{name}" for name in sorted({*controllers, *REQUIRED}))
         named = {*controllers, *REQUIRED, "freezer"}
         super().__init__(dict.fromkeys(named, mount), group)
 
@@ -119,7 +121,7 @@ class CgroupV2(Cgroups):
             found["memory.swap.max"] = 0
         found["memory.oom.group"] = 1
         if "cpu" in self._mounts:
-            found["cpu.weight"] = self._weight_for(limits)
+            found[self.weight_file] = self._weight_of(limits.cores_milli)
         settings = [setting(group, name, value) for name, value in found.items()]
         # The use of GPUs that the kernel cannot limit is measured alone.
         regions = regions_of_gpus(group) if devices.memory and "dmem" in self._mounts else {}
@@ -137,6 +139,9 @@ class CgroupV2(Cgroups):
 
     def _hide(self, key: Key, hidden: frozenset[DeviceNode]) -> None:
         self._devices.hide(self._directory_of(key), hidden)
+
+    def _open(self, top: str, group: str) -> None:
+        put(f"{top}/{group}/cgroup.subtree_control", self._controllers)
 
     def _entered(self, key: Key) -> list[str]:
         return [self._directory_of(key)]

@@ -1,4 +1,8 @@
-"""Job cgroups on either version: a directory per attempt in each hierarchy of the kernel.
+"""Job cgroups on either version: a directory per attempt in each hierarchy of the kernel, below
+those of the groups that it is in, its pools and its user.
+
+The kernel divides cores among groups by their weights, and among the attempts of one by theirs. The
+directories alone record which attempt is where, for this launcher and the next.
 
 Limits are data (`CgroupSetting`): a runner sets those of a new job. Only CPUs and devices that a
 job has to itself are set by the launcher, because those of other jobs depend on them.
@@ -9,9 +13,10 @@ from __future__ import annotations
 import errno
 import os
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from itertools import chain
+from itertools import accumulate, chain
 from signal import SIGKILL, pidfd_send_signal
 from typing import ClassVar
 
@@ -21,6 +26,7 @@ from drfd.launcher.attempt_files import Attempt, Key, cgroup_name
 from drfd.launcher.confinement import cores
 from drfd.launcher.confinement.cgroup_files import (
     ancestors,
+    cgroups_of,
     explain,
     keys_of,
 )
@@ -55,7 +61,8 @@ class Cgroups(Confinement):
 
     #: The controller of disk rates.
     disks: ClassVar[str]
-    #: The kernel's bounds of a weight, and the weight of a job of one core where these allow it.
+    #: The file of a weight, its bounds, and the weight of a core where these allow it.
+    weight_file: ClassVar[str]
     weights: ClassVar[tuple[int, int, int]]
     members_of: ClassVar[type[Members]]
 
@@ -69,6 +76,16 @@ class Cgroups(Confinement):
         #: while it enters is in the first of them, which freezes, and bounded by the second.
         first = (self._parents["freezer"], self._parents["pids"])
         self._tops = list(dict.fromkeys((*first, *self._parents.values())))
+        #: Where attempts are below each of these, and the cores of groups, by their places.
+        self._places: dict[Key, str] = {}
+        self._parts: dict[str, int] = {}
+        for top in self._tops:
+            attempts, groups = cgroups_of(top)
+            self._places |= attempts
+            for group in groups:
+                with suppress(OSError):
+                    # An earlier launcher may have been killed before it did.
+                    self._open(top, group)
         self._affinity = Affinity()
         self._cores = Cores(self._open_pins(), self._quota)
         least, usual, most = self.weights
@@ -85,14 +102,14 @@ class Cgroups(Confinement):
     def limit_processes(self, processes: int) -> None:
         put(f"{self._parents['pids']}/pids.max", str(processes))
 
-    def cgroup_path(self, key: Key) -> str | None:
-        return f"{self._group}/{cgroup_name(key)}"
+    def cgroup_path(self, key: Key, groups: Sequence[str]) -> str | None:
+        return "/".join((self._group, *groups, cgroup_name(key)))
 
     def create(self, key: Key, limits: AttemptLimits, devices: Devices) -> list[CgroupSetting]:
         if "cpu" not in self._mounts:
             self._affinity.choose(key, limits)
         try:
-            self._make(key)
+            self._make(key, limits.groups)
             reach("launch.before-limits")
             settings = self._limits(key, limits, devices)
             if "cpu" in self._mounts:
@@ -112,18 +129,23 @@ class Cgroups(Confinement):
     def has_ranges(self) -> bool:
         return "cpu" in self._mounts
 
+    def weigh(self, cores_milli: Mapping[str, int]) -> None:
+        self._parts |= cores_milli
+        for group in cores_milli:
+            self._weigh(group)
+
     def join(self, key: Key, pid: int, pidfd: int) -> None:
         if is_in_job(pid):
             raise LimitFailed("the process that asks is in a job already")
         group, directories = self._directory("pids", key), [*self._entered(key)]
-        insist_on_room(group, threads=1)
+        insist_on_room(group, self._parents["pids"], threads=1)
         for directory in directories:
             put(f"{directory}/cgroup.procs", str(pid))
         moved: set[int] = set()
         try:
             self._gather(key, directories, moved)
             # Until it was inside, its user could have it start threads, whose number has no limit.
-            insist_on_room(group, threads=0)
+            insist_on_room(group, self._parents["pids"], threads=0)
         except LimitFailed:
             pidfd_send_signal(pidfd, SIGKILL)
             process.signal_those(moved, self._members(key).pids, SIGKILL)
@@ -189,6 +211,7 @@ class Cgroups(Confinement):
         # The one in which they are frozen is needed until the others are empty.
         if not all(map(remove_all, reversed(self._directories(key)))):
             return False
+        self._close_groups(self._places.pop(key, ""))
         self._affinity.forget(key)
         self._cores.gone(key)
         return True
@@ -223,33 +246,63 @@ class Cgroups(Confinement):
 
     # -- directories ----------------------------------------------------------------------------
 
-    def _make(self, key: Key) -> None:
+    @abstractmethod
+    def _open(self, top: str, group: str) -> None:
+        """Let the cgroup of a group below `top` have cgroups. Raises OSError."""
+
+    def _make(self, key: Key, groups: Sequence[str]) -> None:
         """Raises JobGroupGone, OSError."""
+        self._places[key] = place = "/".join((*groups, cgroup_name(key)))
         for top in self._tops:
             try:
+                for group in accumulate(groups, "{}/{}".format):
+                    with suppress(FileExistsError):
+                        os.mkdir(f"{top}/{group}")
+                        self._open(top, group)
                 # mkdir fails on an existing directory: stale limits and peaks must not be reused.
-                os.mkdir(f"{top}/{cgroup_name(key)}")
+                os.mkdir(f"{top}/{place}")
             except FileNotFoundError:
                 text = f"{top} has vanished; who ended it has ended its jobs"
                 raise JobGroupGone(text) from None
+        for group in accumulate(groups, "{}/{}".format):
+            self._weigh(group)
+
+    def _weigh(self, group: str) -> None:
+        """Give a group its weight, if there is such a group and it has one."""
+        part = self._parts.get(group)
+        if part is not None and "cpu" in self._parents:
+            with unless_gone():
+                path = f"{self._parents['cpu']}/{group}/{self.weight_file}"
+                put(path, str(self._weight_of(part)))
+
+    def _close_groups(self, place: str) -> None:
+        """Remove the groups above an attempt that are empty now."""
+        while place := os.path.dirname(place):
+            for top in self._tops:
+                # It fails as long as there are others.
+                with suppress(OSError):
+                    os.rmdir(f"{top}/{place}")
+
+    def _place(self, key: Key) -> str:
+        return self._places.get(key) or cgroup_name(key)
 
     def _directory(self, controller: str, key: Key) -> str:
-        return f"{self._parents[controller]}/{cgroup_name(key)}"
+        return f"{self._parents[controller]}/{self._place(key)}"
 
     def _directories(self, key: Key) -> list[str]:
-        name = cgroup_name(key)
-        return [f"{top}/{name}" for top in self._tops]
+        place = self._place(key)
+        return [f"{top}/{place}" for top in self._tops]
 
     def _members(self, key: Key) -> Members:
         return self.members_of(*self._directories(key))
 
-    def _weight_for(self, limits: AttemptLimits) -> int:
+    def _weight_of(self, cores_milli: int) -> int:
         least, _, most = self.weights
-        return weight_of(limits.cores_milli, self._weight, least, most)
+        return weight_of(cores_milli, self._weight, least, most)
 
     def _open_pins(self) -> Pins | str:
         """Return the pins, or the reason why pinning is not available."""
         if "cpuset" not in self._mounts:
             return self._lacks("cpuset")
-        cpusets = Cpusets(self._parents["cpuset"], is_v1=self.members_of is MembersV1)
+        cpusets = Cpusets(self._parents["cpuset"], self._place, is_v1=self.members_of is MembersV1)
         return Pins(cpusets, cores.read_machine(cpusets.cpus() & cores.usable_cpus()))

@@ -196,8 +196,10 @@ class _V2(Plain):
 class Cpusets:
     """The cpusets of the jobs below one parent."""
 
-    def __init__(self, parent: str, *, is_v1: bool) -> None:
-        self._parent = parent
+    def __init__(
+        self, parent: str, place: Callable[[Key], str] = cgroup_name, *, is_v1: bool
+    ) -> None:
+        self._parent, self._place = parent, place
         self._is_v1 = is_v1
 
     def cpus(self) -> Cpus:
@@ -261,7 +263,7 @@ class Cpusets:
             raise LimitFailed(f"{own.path_of(name)} was set to {value} and reads {there}")
 
     def _directory(self, key: Key) -> str:
-        return f"{self._parent}/{cgroup_name(key)}"
+        return f"{self._parent}/{self._place(key)}"
 
     def _at(self, directory: str) -> Plain:
         return (_V1 if self._is_v1 else _V2)(directory)

@@ -125,12 +125,14 @@ class HiddenByController:
         """Return the directories among `directories` that there are."""
         return self.directories(key) if self._exists(key) else []
 
-    def hide(self, key: Key, hidden: Collection[DeviceNode]) -> None:
-        """Make the attempt's cgroup and refuse these devices in it. Raises LimitFailed, OSError."""
-        self._made()
+    def hide(self, key: Key, place: str, hidden: Collection[DeviceNode]) -> None:
+        """Make the attempt's cgroup and refuse these devices in it. `place` is where it is in a
+        hierarchy of others. Raises LimitFailed, OSError."""
+        directory = f"{self._made()}/{place}"
         if not self._shares:
-            os.mkdir(self._directory(key))
-        _deny(self._directory(key), hidden)
+            directory = self._directory(key)
+            os.mkdir(directory)
+        _deny(directory, hidden)
 
     def leftovers(self) -> list[Key]:
         """Return the attempts that have a directory, but for those that share their hierarchy."""

@@ -5,9 +5,9 @@ Every method may be called again; it has no further effect once its work is done
 
 from __future__ import annotations
 
-import os
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -70,10 +70,10 @@ def is_in_job(pid: int) -> bool:
         return any(map(attempt_files.cgroup_key, re.split("[/\n]", file.read())))
 
 
-def insist_on_room(directory: str, *, threads: int) -> None:
+def insist_on_room(directory: str, of_all: str, *, threads: int) -> None:
     """Raise LimitFailed if the limit of processes of this job, or of all jobs, has no room for so
     many threads more: the kernel looks at it only when one is forked."""
-    for place, whose in ((directory, "the job has"), (os.path.dirname(directory), "all jobs have")):
+    for place, whose in ((directory, "the job has"), (of_all, "all jobs have")):
         with suppress(FileNotFoundError):
             present, most = get(f"{place}/pids.current"), get(f"{place}/pids.max")
             if most.strip() != "max" and int(present) + threads > int(most):
@@ -113,7 +113,7 @@ class Confinement(ABC):
         """Return controller → mount point that `cgroup_path` is below; empty without cgroups."""
         return {}
 
-    def cgroup_path(self, key: Key) -> str | None:
+    def cgroup_path(self, key: Key, groups: Sequence[str]) -> str | None:
         """Return the attempt's cgroup, relative to each mount point, or None without cgroups."""
         return None
 
@@ -134,6 +134,10 @@ class Confinement(ABC):
     def has_ranges(self) -> bool:
         """Return whether the kernel divides cores between jobs with ranges of them."""
         return False
+
+    def weigh(self, cores_milli: Mapping[str, int]) -> None:
+        """Divide cores among these groups of attempts, by their paths, in these proportions."""
+        return
 
     @abstractmethod
     def entrance(self, key: Key, limits: AttemptLimits, uid: int) -> Entrance:

@@ -82,7 +82,7 @@ FRESH_V1 = {
 _EVENTS = "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\noom_group_kill 0"
 FRESH_V2 = {
     "": {
-        "cgroup.procs": "", "cgroup.kill": "", "cgroup.freeze": "0",
+        "cgroup.procs": "", "cgroup.kill": "", "cgroup.freeze": "0", "cgroup.subtree_control": "",
         "cgroup.events": "populated 0\nfrozen 0",
     },
     "cpu": {"cpu.max": "max 100000", "cpu.weight": "100"},
@@ -428,7 +428,8 @@ def test_it_says_what_it_enforces_and_where(kernel):
             "cgroup-v2",
             {UNIFIED: str(kernel.root)},
         )
-    assert kernel.place.cgroup_path(KEY) == f"{kernel.GROUP}/job-41-2"
+    assert kernel.place.cgroup_path(KEY, ()) == f"{kernel.GROUP}/job-41-2"
+    assert kernel.place.cgroup_path(KEY, ["of-a", "of-b"]) == f"{kernel.GROUP}/of-a/of-b/job-41-2"
 
 
 @on_v1
@@ -574,6 +575,34 @@ def test_a_limit_that_the_kernel_refuses_is_named(kernel, name):
 @on_v1
 def test_jobs_are_kept_from_swapping_by_what_the_group_hands_down(kernel):
     assert (kernel.directory().parent / "memory.swappiness").read_text() == "0"
+
+
+# -- groups of jobs ---------------------------------------------------------------------------
+
+
+def test_jobs_of_a_pool_and_a_user_are_in_groups_with_the_weights_of_these(kernel):
+    def weight(group: str) -> str:
+        top = kernel.directory(controller="cpu").parent
+        return (top / group / kernel.WEIGHT_FILE).read_text().strip()
+
+    of_ann = replace(LIMITS, groups=("of-lab", "of-ann"))
+    kernel.place.weigh({"of-lab": 3000, "of-lab/of-ann": 500, "of-nobody": 9})
+    kernel.create(of_ann)
+    per_core = 1024 if isinstance(kernel, KernelV1) else 100
+    assert (weight("of-lab"), weight("of-lab/of-ann")) == (str(3 * per_core), str(per_core // 2))
+    kernel.place.weigh({"of-lab/of-ann": 250})
+    assert weight("of-lab/of-ann") == str(per_core // 4)
+    # The next launcher finds it where it is.
+    again = kernel.make()
+    assert again.leftovers() == [KEY]
+    other = (42, 1)
+    kernel.create(replace(LIMITS, groups=("of-lab",)), other)
+    for key, left in ((KEY, ["of-lab"]), (other, [])):
+        assert kernel.make().remove(key) or again.remove(key)
+        tops = {str(kernel.directory(controller=name).parent) for name in kernel.controllers}
+        assert {tuple(sorted(each.name for each in Path(top).glob("of-*"))) for top in tops} == (
+            {tuple(left)}
+        )
 
 
 # -- cgroups that cannot be had -------------------------------------------------------------

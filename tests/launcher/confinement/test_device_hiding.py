@@ -276,7 +276,7 @@ def by_controller() -> Iterator[HiddenByController]:
 def test_on_version_1_a_hidden_device_is_refused_in_the_cgroup_that_only_such_jobs_have(
     by_controller,
 ):
-    by_controller.hide(KEY, {ZERO, FULL})
+    by_controller.hide(KEY, "", {ZERO, FULL})
     (directory,) = by_controller.entrance(KEY)
     tasks = Path(directory, "tasks")
     paths = ("/dev/null", "/dev/zero", "/dev/full")
@@ -325,7 +325,7 @@ def test_a_machine_without_the_devices_controller_is_told_so():
     sentence = "devices cannot be hidden from jobs: drfd sees no devices controller of cgroup v1"
     assert place.hiding() == (False, sentence)
     with pytest.raises(LimitFailed, match="no devices controller"):
-        place.hide(KEY, {FULL})
+        place.hide(KEY, "", {FULL})
     assert (place.directories(KEY), place.entrance(KEY), place.leftovers()) == ([], [], [])
     place.close()
 

@@ -92,7 +92,7 @@ def test_it_says_what_is_left_of_each_limit_and_why(place):
 
 def test_nothing_is_made_divided_or_hidden(place):
     place.create(KEY, limits(), Devices())
-    assert (place.kind, place.mounts(), place.cgroup_path(KEY)) == ("none", {}, None)
+    assert (place.kind, place.mounts(), place.cgroup_path(KEY, ())) == ("none", {}, None)
     assert place.oom_kills(KEY) == (False, False)
     assert (place.remove(KEY), place.leftovers(), place.has_ranges()) == (True, [], False)
     place.close()

@@ -197,7 +197,7 @@ def golden(job_id: int, seen: dict[str, Any]) -> dict[str, Any]:
         # SIGPIPE and SIGXFSZ, by the probe's own Python.
         "ignored signals": f"{1 << 12 | 1 << 24:016x}",
         "descriptors": {"0": "/dev/null", "1": f"{work}/said", "2": f"{work}/errors"},
-        "cgroup": f"0::/drfd.slice/drfd-jobs.service/jobs/job-{job_id}-1",
+        "cgroup": f"0::/drfd.slice/drfd-jobs.service/jobs/of-alice/job-{job_id}-1",
         "oom_score_adj": "0",
         "coredump_filter": Path("/proc/1/coredump_filter").read_text().strip(),
         "personality": "00000000",
