@@ -9,6 +9,7 @@ import os
 import pwd
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -49,15 +50,29 @@ print((time.process_time() - used) / (time.time() - start))
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def small_limits(installed) -> Iterator[None]:
-    """By a reload of the service; back to what was shipped at the end."""
-    before = CONFIG.read_text()
-    CONFIG.write_text(before.replace("#processes = 4096", "processes = 40"))
+@contextmanager
+def configured(before: str, after: str) -> Iterator[None]:
+    """With these words in place of those, by a reload of the service."""
+    text = CONFIG.read_text()
+    assert before in text
+    CONFIG.write_text(text.replace(before, after))
     run("systemctl", "reload", "drfd")
     yield
-    CONFIG.write_text(before)
+    CONFIG.write_text(text)
     run("systemctl", "reload", "drfd")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_limits(installed) -> Iterator[None]:
+    with configured("#processes = 4096", "processes = 40"):
+        yield
+
+
+@pytest.fixture
+def heeds_others() -> Iterator[None]:
+    """Jobs wait for cores that others use, as shipped."""
+    with configured('respect_external_load = "memory"', "respect_external_load = true"):
+        yield
 
 
 def test_a_job_out_of_memory_dies_whole_and_alone(service):
@@ -111,7 +126,7 @@ def test_half_a_core_is_half_a_core(service):
     raise AssertionError(took)
 
 
-def test_what_a_job_uses_is_seen_while_it_runs_and_is_its_own(service):
+def test_what_a_job_uses_is_seen_while_it_runs_and_is_its_own(service, heeds_others):
     """The unprivileged controller could not read it, and took it for an outside load."""
     job_id = service.submit(
         "alice", "sh", "-c", "while :; do :; done", demand=demand(cores_milli=1000)
