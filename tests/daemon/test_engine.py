@@ -16,7 +16,7 @@ from drfd.core.fairness.rules import Pool, Preempting, ReservationSettings, Rule
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import ArrayState
 from drfd.core.model import events as ev
-from drfd.core.model.effects import Freeze, Kill, Launch, RemoveAttempt
+from drfd.core.model.effects import Freeze, Kill, Launch, RemoveAttempt, Terminate
 from drfd.core.model.hours import LimitHours, LimitSteps
 from drfd.core.model.job import Broken, Dependency, Job, Outcome, RequiredOutcome
 from drfd.core.model.resources import Axes, ClusterNode
@@ -99,6 +99,24 @@ def test_a_submission_that_comes_twice_in_one_turn_is_one(shell, spans):
     shell.engine.turn([Work(asks(actor=BOB), PAYLOAD, answers.append, "k")])
     assert answers[-1][0].job_id == next_id, "another user's key is another key"
     assert shell.host.take() == [Launch(next_id, 1)]
+
+
+async def test_a_time_limit_that_passes_in_a_turn_is_due_at_once_however_many_turns_follow(
+    make_shell,
+):
+    """One user's request each fifth of a second put off everybody's time limits and kills."""
+    times = [now()]
+    shell = make_shell(clock=lambda: times[0])
+    shell.turn(st.SubmitAsked(now(), spec(time_limit_s=60)))
+    shell.turn(launched(1))
+    shell.host.take()
+    times[0] = now(61)
+    for _ in range(200):
+        shell.submit(Work(launched(1)))
+        await asyncio.sleep(0.005)
+        if effects := shell.host.take():
+            break
+    assert effects == [Terminate(1, 1)]
 
 
 # -- effects -----------------------------------------------------------------------------------

@@ -329,17 +329,20 @@ class Engine:
         """Do what no client waits for, after a turn with this batch: clients have their answers."""
         begin_mono_s = self.clock().mono_s
         self._log()
-        self._set_timer()
+        self._set_timer(is_after_tick=any(isinstance(work.stimulus, st.Tick) for work in batch))
         self._charge(batch, self.clock().mono_s - begin_mono_s)
 
-    def _set_timer(self) -> None:
+    def _set_timer(self, *, is_after_tick: bool) -> None:
+        """Arm the timer of the next tick. Only a tick looks at deadlines: one that has passed in
+        another turn is due at once, however many such turns a user asks for."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         due_s = self.due_s()
         if due_s is not None:
+            overdue_s = _OVERDUE_S if is_after_tick else 0.0
             self._timer = asyncio.get_running_loop().call_later(
-                due_s if due_s > 0 else _OVERDUE_S, lambda: self.submit(Work(st.Tick(self.clock())))
+                due_s if due_s > 0 else overdue_s, lambda: self.submit(Work(st.Tick(self.clock())))
             )
 
     def due_s(self) -> float | None:
