@@ -230,7 +230,7 @@ class Launcher:
         self._attempt_orders: dict[str, Callable[[Key], None]] = {
             protocol.TERMINATE: self._terminate,
             protocol.KILL: self._kill,
-            protocol.FREEZE: self._freezing.freeze,
+            protocol.FREEZE: self._freeze,
             protocol.THAW: self._freezing.thaw,
             protocol.REMOVE: partial(self._endings.add, remove=True),
         }
@@ -556,6 +556,10 @@ class Launcher:
         # A cgroup without a file is an attempt that is almost removed.
         everything = sorted({*known, *self.confinement.leftovers(), *self._looking_up})
         self.port.send({"report": "listed", "known": everything, "owners": owners})
+
+    def _freeze(self, key: Key) -> None:
+        self._signalling.drop(key)
+        self._freezing.freeze(key)
 
     def _terminate(self, key: Key) -> None:
         attempt = attempt_files.read(self.attempts_fd, key)

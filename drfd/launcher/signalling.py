@@ -256,6 +256,11 @@ class Signalling:
         self._unsent[key] = count, signals
         self._queue(key, attempt_files.read(self.attempts_fd, key))
 
+    def drop(self, key: Key) -> None:
+        """Forget the pending signals of an attempt that is to freeze: to send one thaws it. The
+        controller sends them again when it is thawed."""
+        self._unsent.pop(key, None)
+
     def pause_s(self) -> float | None:
         """Return the seconds until `run_due` has something to do, or None if nothing is pending."""
         if not self._queues:

@@ -135,6 +135,22 @@ def test_what_is_told_again_is_not_sent_again_and_what_nobody_knows_is_not_kept(
     assert signals.pause_s() is None
 
 
+def test_a_freeze_drops_the_signals_that_wait_for_their_turn(signals, sent):
+    """Each is sent to a frozen job and then thaws it: a suspended job ran on, in nobody's account.
+    After a thaw the controller sends them again."""
+    froze: list[attempt_files.Key] = []
+    launcher: Any = SimpleNamespace(
+        _known={A}, _signalling=signals, _freezing=SimpleNamespace(freeze=froze.append)
+    )
+    signals.add(A, 1, (10,))
+    Launcher._freeze(launcher, A)
+    signals.run_due()
+    assert (sent, froze) == ([], [A])
+    signals.add(A, 1, (10,))
+    signals.run_due()
+    assert sent == [(A, "SIGUSR1")]
+
+
 def test_signals_that_wait_are_sent_in_turns_and_the_same_one_once(
     signals, sent, monkeypatch, clock
 ):
