@@ -327,7 +327,7 @@ def _on(*ids: int | str) -> Message:
 
 #: Verb and fields; ids are given out from 1 on. After each is waited until all has come of it.
 ASKED: list[tuple[str, Message]] = [
-    ("hello", {}),
+    ("hello", {"needs_key": True}),
     ("doctor", {}),
     ("metrics", {}),
     ("submit", _JOB),

@@ -237,11 +237,11 @@ class Connection:
 
     def fetch_key(self) -> bytes | None:
         """Return the user's signing key: empty if nothing is signed here, None if there is none.
-        With each question the daemon has the launcher write one that is not there. A launcher that
-        is being restarted is waited for."""
+        The daemon is asked to have the launcher write one that cannot be read. A launcher that is
+        being restarted is waited for."""
         began_s, pause_s = time.monotonic(), _KEY_RETRY_S
+        hello = self.request("hello")
         while True:
-            hello = self.request("hello")
             key_file = hello.get("key_file")
             if not isinstance(key_file, str):
                 return b""
@@ -249,6 +249,7 @@ class Connection:
             left_s = _KEY_PATIENCE_S - (hello.get("launcher_away_s") or 0.0)
             if key or time.monotonic() - began_s > max(_LEAST_KEY_PATIENCE_S, left_s):
                 return key
+            hello = self.request("hello", needs_key=True)
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_S)
 

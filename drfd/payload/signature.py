@@ -61,15 +61,6 @@ def key_file_name(uid: int, name: str) -> str:
     return f"{uid}-{blake2b(name.encode(errors='surrogateescape'), digest_size=8).hexdigest()}"
 
 
-def is_key_file(path: str | os.PathLike[str]) -> bool:
-    """Return whether there is a file there of the shape of a key file."""
-    try:
-        seen = os.stat(path, follow_symlinks=False)
-    except OSError:
-        return False
-    return (seen.st_mode, seen.st_size) == (_KEY_FILE, KEY_BYTES)
-
-
 def read_key(path: str) -> bytes | None:
     """Return the key in this file, or None if there is none. The path comes from the controller,
     and only root gives keys: so the file must be as the launcher makes it, in a directory that only
@@ -80,13 +71,15 @@ def read_key(path: str) -> bytes | None:
         try:
             place, seen = os.fstat(where), os.stat(name, dir_fd=where, follow_symlinks=False)
             is_roots = not place.st_mode & 0o022 and not _is_users_mount(place.st_dev)
-            if not is_roots or (seen.st_uid, seen.st_mode) != (os.geteuid(), _KEY_FILE):
+            # A file system may be mounted over the file, too.
+            expected = place.st_dev, os.geteuid(), _KEY_FILE
+            if not is_roots or (seen.st_dev, seen.st_uid, seen.st_mode) != expected:
                 return None
             file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=where)
         finally:
             os.close(where)
         try:
-            key = os.read(file, KEY_BYTES + 1)
+            key = os.read(file, KEY_BYTES + 1) if os.fstat(file).st_dev == place.st_dev else b""
         finally:
             os.close(file)
     except OSError:

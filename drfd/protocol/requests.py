@@ -104,6 +104,9 @@ class _Request(Request, frozen=True):
 class HelloRequest(_Request, tag="hello", frozen=True):
     """Ask for the daemon's version, and for the sender's identity as the daemon sees it."""
 
+    #: Have the sender's signing key written anew: it cannot be read.
+    needs_key: bool = False
+
 
 class SubmitRequest(Requested, Request, tag="submit", frozen=True):
     v: int

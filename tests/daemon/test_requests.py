@@ -86,22 +86,19 @@ async def test_hello_tells_version_and_who_is_asking(desk):
     assert (await desk.ask(BOB, op="hello"))["private_tmp"] is True, "that alone, and not where"
 
 
-async def test_hello_has_a_key_written_for_a_user_who_has_none(desk, tmp_path, monkeypatch):
-    """Under a name that the next owner of the uid does not ask for; and for no stranger."""
+async def test_hello_has_a_key_written_for_a_user_who_cannot_read_one(desk, tmp_path, monkeypatch):
+    """Under a name that the next owner of the uid does not ask for; and for no stranger. Whether it
+    is there is not looked at: a user's file system over the own file never answered."""
     ordered: list[int] = []
     monkeypatch.setattr(desk.link, "order_key", ordered.append)
     desk.requests.keys_dir = tmp_path
     named = [(await desk.ask(who, op="hello"))["key_file"] for who in (BOB, replace(BOB, user="b"))]
-    assert len({tmp_path, *(Path(each).parent for each in named)}) == 1 and len(set(named)) == 2
-    file = Path(named[0])
-    file.write_bytes(bytes(32))
-    for mode in (0o400, 0o600):
-        # Of another mode it was spoilt by its user, and is written anew.
-        file.chmod(mode)
-        assert (await desk.ask(BOB, op="hello"))["key_file"] == named[0]
+    assert {Path(each).parent for each in named} == {tmp_path} and len(set(named)) == 2
+    assert ordered == []
+    assert (await desk.ask(BOB, op="hello", needs_key=True))["key_file"] == named[0]
     stranger = replace(BOB, uid=9999, user="9999", has_account=False)
-    assert (await desk.ask(stranger, op="hello"))["key_file"] is None
-    assert ordered == [BOB.uid] * 3
+    assert (await desk.ask(stranger, op="hello", needs_key=True))["key_file"] is None
+    assert ordered == [BOB.uid]
 
 
 @pytest.mark.parametrize("array", [None, "0-3"])

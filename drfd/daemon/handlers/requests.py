@@ -72,7 +72,7 @@ from drfd.devices.gpu import GPU
 from drfd.journal.history import Story, read_story
 from drfd.journal.records import Payload
 from drfd.launcher.protocol import OUT_OF_REACH
-from drfd.payload.signature import is_key_file, key_file_name
+from drfd.payload.signature import key_file_name
 from drfd.protocol import replies
 from drfd.protocol import requests as msg
 from drfd.protocol.requests import ExecRequest, Selection
@@ -254,12 +254,15 @@ class Requests:
         return await join(self._lookup, self.links, actor, request, is_signed=is_signed)
 
     @verb(msg.HelloRequest)
-    def _hello(self, actor: st.Actor, _: msg.HelloRequest) -> replies.HelloReply:
+    def _hello(self, actor: st.Actor, request: msg.HelloRequest) -> replies.HelloReply:
+        key_file = self._key_file(actor)
+        if key_file is not None and request.needs_key:
+            self.link.order_key(actor.uid)
         reply: replies.HelloReply = {
             "version": __version__,
             "user": actor.user,
             "admin": actor.is_admin,
-            "key_file": self._key_file(actor),
+            "key_file": key_file,
         }
         if self.link.hello.get("private_tmp"):
             reply["private_tmp"] = True
@@ -268,15 +271,12 @@ class Requests:
         return {**reply, **self._service_state()} if self.link.is_missed() else reply
 
     def _key_file(self, actor: st.Actor) -> str | None:
-        """Return where the user's signing key is, or soon will be. None if nothing is signed here,
-        or by this user."""
+        """Return where the user's signing key is, or will be when it has been asked for. None if
+        nothing is signed here, or by this user. The file is not looked at: its user may have
+        mounted a file system over it that never answers."""
         if self.keys_dir is None or not actor.has_account:
             return None
-        file = self.keys_dir / key_file_name(actor.uid, actor.user)
-        # Its user owns it, and may have spoilt it.
-        if not is_key_file(file):
-            self.link.order_key(actor.uid)
-        return str(file)
+        return str(self.keys_dir / key_file_name(actor.uid, actor.user))
 
     @verb(msg.MetricsRequest, lock=_LISTS)
     async def _metrics(self, _: st.Actor, __: msg.MetricsRequest) -> replies.MetricsReply:
