@@ -29,7 +29,8 @@ IS_FULL = bool(os.environ.get("DRFD_VM_FULL"))
 PYTHON = "/opt/drfd/bin/python"
 #: The tests alone: what they test is the package that was installed.
 COPY = {
-    ROOT / part: f"/srv/drfd/{part}" for part in ("tests", "cli/drfd_experiments", "pyproject.toml")
+    ROOT / part: f"/srv/drfd/{part}"
+    for part in ("tests", "docs/decisions", "cli/drfd_experiments", "pyproject.toml")
 }
 #: Where the program that begins jobs' processes is in the guest, with failpoints.
 STARTER = "/srv/drfd-starter"

@@ -8,7 +8,6 @@ import pwd
 import re
 import signal
 import stat
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +100,7 @@ def test_bash_completes_verbs(installed):
 
 # -- what a job is and has: nothing that the services are or have -------------------------------
 
+ROOT = Path(__file__).parents[3]
 PROBE = Path(__file__).with_name("probe.py")
 UNLIMITED = -1
 NONE = "0" * 16
@@ -337,7 +337,7 @@ def test_the_process_that_keeps_the_jobs_unit_alive_can_do_nothing(installed):
 
 @pytest.mark.parametrize("name", ["drfd", "drfd-launcher", "drfd-jobs"])
 def test_its_exposure_is_no_more_than_documented(installed, name):
-    written = files("drfd").joinpath("docs/decisions/02-identity-and-trust.md").read_text()
+    written = (ROOT / "docs/decisions/02-identity-and-trust.md").read_text()
     (limit,) = re.findall(rf"`{name}` scores (\d+\.\d)", written)
     said = run("systemd-analyze", "security", "--no-pager", name).stdout
     (exposure,) = re.findall(r"Overall exposure level for \S+: (\d+\.\d)", said)
