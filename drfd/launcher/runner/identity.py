@@ -13,7 +13,14 @@ from math import inf
 from os import getuid
 from pathlib import Path
 
-from drfd.launcher.accounts import MOST_UID, Accounts, Denied, DirectoryFailed, NotAsked
+from drfd.launcher.accounts import (
+    MOST_UID,
+    Accounts,
+    Denied,
+    DirectoryFailed,
+    NotAsked,
+    insist_on_root_for,
+)
 from drfd.launcher.protocol import LaunchOrder
 from drfd.linux import service
 from drfd.linux.own_process import drop_rights
@@ -122,12 +129,6 @@ def _versions() -> list[Version]:
     return [version_of(file) for file in _FILES]
 
 
-def insist_on_root_for(user: pwd.struct_passwd) -> None:
-    """Raise Denied if this process cannot become the user, because it is another one's."""
-    if getuid() not in (0, user.pw_uid):
-        raise Denied(f"this launcher runs as uid {getuid()} and cannot become {user.pw_uid}")
-
-
 def gid_of(user: pwd.struct_passwd, groups: list[int], preferred: int) -> int:
     """Return the primary group of a job: the preferred one, if the user is still in it."""
     return preferred if preferred in groups else user.pw_gid
@@ -136,7 +137,7 @@ def gid_of(user: pwd.struct_passwd, groups: list[int], preferred: int) -> int:
 def become(user: pwd.struct_passwd, groups: list[int], preferred_gid: int) -> None:
     """Drop to the user for good, groups first, and verify it. `groups` come from `groups_of`.
     Raises Denied if root's rights could be regained."""
-    insist_on_root_for(user)
+    insist_on_root_for(user, getuid())
     if getuid() != 0:
         return
     try:
