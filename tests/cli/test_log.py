@@ -85,7 +85,7 @@ def test_the_output_comes_byte_for_byte_or_its_last_lines(drf, output, daemon, d
 
 def test_why_there_is_no_output_is_said(drf, daemon, output, job):
     """It is read with the caller's own rights: the daemon never opens it (promise 6)."""
-    gone = f"drf: the output file {output} is not there any more\n"
+    gone = f"drf: the output file {output} is not there\n"
     assert drf("log", 42) == Result(1, "", gone)
     output.mkdir()
     assert drf("log", 42) == Result(1, "", f"drf: cannot read {output}: Is a directory\n")
@@ -124,7 +124,7 @@ def test_lines_of_several_jobs_have_the_ids_before_them(drf, outputs):
     """Of a line that is overwritten the last text."""
     outputs[7].write_bytes(b" 10%\r 50%\r100%\nCRLF\r\n")
     outputs[42].write_bytes(b"\r 1 of 2\r 2 of 2")
-    gone = f"drf: the output file {outputs[100]} is not there any more\n"
+    gone = f"drf: the output file {outputs[100]} is not there\n"
     found = "7: 100%\n7: CRLF\n42:  2 of 2\n"
     assert drf("log", "7", "42", "100", "7") == Result(1, found, gone)
     outputs[42].write_bytes(b"")

@@ -103,11 +103,12 @@ def test_three_jobs_of_one_have_half_beside_one_of_another(start):
 
 
 def test_lower_ends_come_before_weights(start):
-    """By weights alone the first would have a third of a core less."""
+    """By weights alone the second would have twice as much as the first. What other programs take
+    is taken from the second."""
     jobs = [
         run(start, cores, pool, busy()) for cores, pool in (("1", "light"), ("0.1..2", "heavy"))
     ]
-    sooner_or_later(lambda found, _: abs(found[1] / found[0] - 1) < 0.1, jobs)
+    sooner_or_later(lambda found, _: found[1] / found[0] < 1.1, jobs)
 
 
 # -- jobs that sleep and wake up -------------------------------------------------------------------

@@ -136,7 +136,8 @@ def _print(job: JobView, tail: Tail) -> None:
     elif not output.has_run(job):
         raise _not_started(job)
     else:
-        raise Refused("no-output", f"the output file {tail.path} is not there any more")
+        # Removed, or not yet made by a node of Slurm, where a job runs before its file is there.
+        raise Refused("no-output", f"the output file {tail.path} is not there")
 
 
 def _not_started(job: JobView) -> Refused:
