@@ -1,5 +1,6 @@
 """Accounts: what was declared and used, curves of use."""
 
+from functools import reduce
 from itertools import pairwise
 
 from hypothesis import given
@@ -8,7 +9,7 @@ from msgspec import structs
 
 from drfd.core.explain.advice import LAST
 from drfd.core.explain.ended_jobs import BY, UsageAccounts, account_of, largest_rows
-from drfd.core.model.account import Account
+from drfd.core.model.account import joined
 from drfd.core.model.job import Job, JobState, Outcome, Usage
 from drfd.core.usage import (
     FRESH,
@@ -52,16 +53,17 @@ def test_countables_are_held_as_long_as_the_job_lasts_and_add_up_by_name():
 
     one = account_of(of(gpu=2))
     assert one is not None
-    assert one.gres_ms == (("gpu", 20_000),)
-    assert one.amount("gpu").used == 15_000
+    assert one["gres_ms.gpu"] == 20_000
+    assert one["gpu.used"] == 15_000
     books = books_of([of(gpu=2), of(), of(fpga=1, gpu=1)], "user")
-    assert books.total().gres_ms == (("fpga", 10_000), ("gpu", 30_000))
+    total = books.total()
+    assert (total["gres_ms.fpga"], total["gres_ms.gpu"]) == (10_000, 30_000)
 
 
 def test_a_job_that_never_ran_is_in_no_account():
     assert account_of(structs.replace(JOB, started_at=None)) is None
     books = books_of([structs.replace(JOB, started_at=None)], "user")
-    assert (books.rows, books.total()) == ({}, Account())
+    assert (books.rows, books.total()) == ({}, {})
 
 
 def test_evidence_is_the_last_jobs_that_teach_something():
@@ -102,14 +104,14 @@ SOME_JOBS = some.builds(
 @given(some.lists(SOME_JOBS, max_size=30), some.sampled_from(sorted(BY)), some.integers(0, 5))
 def test_rows_and_others_add_up_to_the_total_exactly(jobs, by, limit):
     books, whole = books_of(jobs, by, limit), books_of(jobs, by, len(jobs))
-    declared = {row: account.amount("cores") for row, account in whole.rows.items()}
-    sizes = {row: each.declared + each.unknown for row, each in declared.items()}
+    parts = ("cores.declared", "cores.unknown")
+    sizes = {row: sum(each.get(part, 0) for part in parts) for row, each in whole.rows.items()}
     order = sizes if by == "job" else sorted(sizes, key=lambda row: (-sizes[row], row))
     assert list(books.rows.items()) == [(row, whole.rows[row]) for row in list(order)[:limit]]
-    assert sum(books.rows.values(), books.rest) == books.total()
+    assert reduce(joined, books.rows.values(), books.rest) == books.total()
     one_by_one = [account for job in jobs if (account := account_of(job)) is not None]
-    assert books.total() == sum(one_by_one, Account())
-    assert books.total().jobs == len(one_by_one)
+    assert books.total() == reduce(joined, one_by_one, {})
+    assert books.total().get("jobs", 0) == len(one_by_one)
 
 
 # -- curves ----------------------------------------------------------------------------------------

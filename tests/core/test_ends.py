@@ -31,7 +31,6 @@ from drfd.core.explain.advice import (
     ran_out,
 )
 from drfd.core.explain.ended_jobs import LAUNCH_REMEDIES, end_notes
-from drfd.core.model.account import NO_ACCOUNT
 from drfd.core.model.job import Job, JobState, Outcome, Stop, Usage, Words
 from drfd.core.model.resources import NOTHING, disk_axes
 from fakes import GIB, demand, replace, spec
@@ -89,7 +88,7 @@ def test_what_a_job_used_is_told_of_its_last_run_and_of_all(run_s, cpu_s, said):
     job = ended_job(Outcome.COMPLETED, run_s=run_s, cpu_s=cpu_s)
     span = "1m30s" if run_s > 60 else f"{run_s:.1f}s"
     assert end_notes(job) == [f"it ran for {span} and used {said}"]
-    again = structs.replace(job, earlier_runs=NO_ACCOUNT)
+    again = structs.replace(job, earlier_runs={})
     cpu = "1m20s" if cpu_s > 60 else "12.2s" if cpu_s else "0.0s"
     assert end_notes(again) == [
         f"its last run took {span} and used {said}",

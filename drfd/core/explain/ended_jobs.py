@@ -7,17 +7,16 @@ again, have held and used resources like its last one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import reduce
 from heapq import nsmallest
 from itertools import islice
 from typing import Any
-
-from msgspec.structs import replace
 
 from drfd.common.signals import name_of
 from drfd.common.units import show_cores, show_duration, show_size
 from drfd.core.decisions.outcome import SLURM_NOT_STARTED
 from drfd.core.explain.advice import LAST, is_evidence, kind_of_job, ran_ms, ran_out
-from drfd.core.model.account import NO_ACCOUNT, Account, account_of_run, declared_core_ms
+from drfd.core.model.account import Account, account_of_run, declared_core_ms, joined
 from drfd.core.model.job import DeclaredJob, Job, Outcome, Usage
 
 #: Meaning of signals that end programs.
@@ -84,11 +83,14 @@ def _all_runs(job: Job) -> Iterator[str]:
     earlier = job.earlier_runs
     if job.outcome is None or earlier is None:
         return
-    account = earlier + (account_of_run(job) or NO_ACCOUNT)
-    which = "its only run" if account.runs == 1 else f"its {account.runs} runs together"
+    account = joined(earlier, account_of_run(job) or {})
+    runs, used_us = account.get("runs", 0), account.get("cores.used", 0)
+    which = "its only run" if runs == 1 else f"its {runs} runs together"
     # Without a peak no run was measured.
-    used = f" and used {_cpu_time(account.amount('cores').used / 1_000_000)} of CPU time"
-    yield f"{which} took {_span(account.run_ms)}{used if account.memory_peak_bytes else ''}"
+    used = (
+        f" and used {_cpu_time(used_us / 1_000_000)} of CPU time" if account.get("peak_max") else ""
+    )
+    yield f"{which} took {_span(account.get('run_ms', 0))}{used}"
 
 
 def _out_of_memory(job: Job, usage: Usage) -> Iterator[str]:
@@ -208,14 +210,14 @@ def account_of(job: Job) -> Account | None:
     last, earlier = account_of_run(job), job.earlier_runs
     if last is None and earlier is None:
         return None
-    account = (earlier or NO_ACCOUNT) + (last or NO_ACCOUNT)
-    return replace(
-        account,
-        jobs=1,
-        throttled_unknown_jobs=min(1, account.throttled_unknown_jobs),
-        out_of_memory_jobs=int(job.outcome is Outcome.OUT_OF_MEMORY),
-        timeout_jobs=int(job.outcome is Outcome.TIMEOUT),
-    )
+    account = joined(earlier or {}, last or {})
+    return {
+        **account,
+        "jobs": 1,
+        "throttled_unknown_jobs": min(1, account.get("throttled_unknown_jobs", 0)),
+        "out_of_memory_jobs": int(job.outcome is Outcome.OUT_OF_MEMORY),
+        "timeout_jobs": int(job.outcome is Outcome.TIMEOUT),
+    }
 
 
 #: Key of a row of a report.
@@ -248,8 +250,8 @@ class UsageAccounts:
     def __init__(self, by: str, shown: Iterable[Row]) -> None:
         """Jobs of rows that are not `shown` are only summed up, in `rest`."""
         self.by = by
-        self.rows = dict.fromkeys(shown, NO_ACCOUNT)
-        self.rest = NO_ACCOUNT
+        self.rows: dict[Row, Account] = {row: {} for row in shown}
+        self.rest: Account = {}
         #: The job of each row that ended last.
         self.latest: dict[Row, Job] = {}
         self._evidence: dict[Row, list[Job]] = {}
@@ -265,10 +267,10 @@ class UsageAccounts:
             row = BY[self.by](job)
             is_shown = row in self.rows
             if is_shown:
-                self.rows[row] += account
+                self.rows[row] = joined(self.rows[row], account)
                 self.latest.setdefault(row, job)
             else:
-                self.rest += account
+                self.rest = joined(self.rest, account)
             # Jobs without a row teach what those of their kind need that have one.
             if (is_shown or self.by == "job") and is_evidence(job):
                 kind = kind_of_job(job)
@@ -288,4 +290,4 @@ class UsageAccounts:
         return self._evidence.get(kind, []) if self._kinds.get(row, {kind}) == {kind} else []
 
     def total(self) -> Account:
-        return sum(self.rows.values(), self.rest)
+        return reduce(joined, self.rows.values(), self.rest)

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from drfd.common.indices import count_of
 from drfd.common.signals import show_signal
-from drfd.core.model.account import NO_ACCOUNT, account_of_run
+from drfd.core.model.account import account_of_run, joined
 from drfd.core.model.job import (
     WAITING_STATES,
     Broken,
@@ -603,7 +603,7 @@ def _queued_again(job: Job) -> Job:
         preemptions=job.preemptions,
         retries=job.retries,
         last_end=job.last_end,
-        earlier_runs=job.earlier_runs if run is None else (job.earlier_runs or NO_ACCOUNT) + run,
+        earlier_runs=job.earlier_runs if run is None else joined(job.earlier_runs or {}, run),
         array_id=job.array_id,
         array_index=job.array_index,
         postponements=job.postponements,

@@ -13,7 +13,7 @@ import msgspec
 from drfd.common.units import AXES
 from drfd.core.explain.advice import LAST, Advice, advice_options, advise, cores_note
 from drfd.core.explain.ended_jobs import Row, UsageAccounts, largest_rows
-from drfd.core.model.account import Account, AccountedAmount
+from drfd.core.model.account import Account
 from drfd.core.model.job import Job
 from drfd.core.usage import Curve, thinned
 from drfd.daemon.children.answers import run_program
@@ -47,7 +47,7 @@ def report_view(accounts: UsageAccounts, *, advise_from: Advise) -> replies.Repo
             # Its jobs may have been removed since the rows were chosen.
             if row in accounts.latest
         ],
-        "others": account_view(accounts.rest) if accounts.rest.jobs else None,
+        "others": account_view(accounts.rest) if accounts.rest else None,
         "total": account_view(accounts.total()),
     }
 
@@ -77,38 +77,38 @@ def _row(
     return cast(replies.ReportRow, found)
 
 
+#: Figures of an account that are 0, or null, where they are not known.
+_SUMS: Sequence[str] = (
+    *("jobs", "runs", "run_ms", "read_bytes", "written_bytes", "demand_max", "peak_max"),
+    *("throttled_us", "throttled_unknown_jobs", "out_of_memory_jobs", "timeout_jobs"),
+)
+_NULLABLE = ("gpu_memory_peak_max", "gpu_memory_single_peak_max", "beyond_us")
+
+
 def account_view(account: Account) -> replies.AccountView:
     """Return the sums in core-microseconds, byte-milliseconds (per second for rates), milliseconds
     (of one instance for countable resources) and bytes."""
+    held = ((name.partition(".")[::2], figure) for name, figure in sorted(account.items()))
     view = {
-        "jobs": account.jobs,
-        "runs": account.runs,
-        "run_ms": account.run_ms,
-        **{axis: _amount(account.amount(axis)) for axis in (*AXES, GPU)},
-        "read_bytes": account.read_bytes,
-        "written_bytes": account.written_bytes,
-        "demand_max": account.memory_declared_bytes,
-        "peak_max": account.memory_peak_bytes,
-        "throttled_us": account.throttled_us,
-        "throttled_unknown_jobs": account.throttled_unknown_jobs,
-        "out_of_memory_jobs": account.out_of_memory_jobs,
-        "timeout_jobs": account.timeout_jobs,
-        "gres_ms": dict(account.gres_ms),
-        "gpu_memory_peak_max": account.gpu_memory_peak_bytes,
-        "gpu_memory_single_peak_max": account.gpu_memory_single_peak_bytes,
-        "beyond_us": account.beyond_us,
+        **{name: account.get(name, 0) for name in _SUMS},
+        **{axis: _amount(account, axis) for axis in (*AXES, GPU)},
+        "gres_ms": {name: figure for (kind, name), figure in held if kind == "gres_ms"},
+        **{name: account.get(name) for name in _NULLABLE},
     }
     return cast(replies.AccountView, view)
 
 
-def _amount(amount: AccountedAmount) -> replies.AccountedView:
-    efficiency = amount.efficiency
+def _amount(account: Account, axis: str) -> replies.AccountedView:
+    """Return the amounts of a resource, of which what was declared where the use is not known does
+    not count as wasted."""
+    parts = ("declared", "used", "unknown")
+    declared, used, unknown = (account.get(f"{axis}.{part}", 0) for part in parts)
     return {
-        "declared": amount.declared,
-        "used": amount.used,
-        "unknown": amount.unknown,
-        "wasted": amount.wasted,
-        "efficiency": None if efficiency is None else round(float(efficiency), 4),
+        "declared": declared,
+        "used": used,
+        "unknown": unknown,
+        "wasted": declared - used,
+        "efficiency": round(used / declared, 4) if declared else None,
     }
 
 

@@ -473,17 +473,18 @@ def all_runs_view(job: Job) -> replies.AllRunsView | None:
     account = account_of(job)
     if account is None or job.earlier_runs is None or job.state is not JobState.ENDED:
         return None
-    is_measured = bool(account.memory_peak_bytes)
+    is_measured = bool(account.get("peak_max"))
+    frozen_ms = account.get("frozen_ms", 0)
     return {
-        "runs": account.runs,
-        "wall_seconds": (account.run_ms + account.frozen_ms) / 1000,
-        "suspended_seconds": account.frozen_ms / 1000,
-        "cpu_seconds": round(account.amount("cores").used / 1e6, 3) if is_measured else None,
-        "memory_peak": account.memory_peak_bytes if is_measured else None,
-        "read_bytes": account.read_bytes if is_measured else None,
-        "written_bytes": account.written_bytes if is_measured else None,
-        "gpu_memory_peak": account.gpu_memory_peak_bytes,
-        "beyond_cpu_seconds": _seconds(account.beyond_us),
+        "runs": account.get("runs", 0),
+        "wall_seconds": (account.get("run_ms", 0) + frozen_ms) / 1000,
+        "suspended_seconds": frozen_ms / 1000,
+        "cpu_seconds": round(account.get("cores.used", 0) / 1e6, 3) if is_measured else None,
+        "memory_peak": account.get("peak_max") if is_measured else None,
+        "read_bytes": account.get("read_bytes") if is_measured else None,
+        "written_bytes": account.get("written_bytes") if is_measured else None,
+        "gpu_memory_peak": account.get("gpu_memory_peak_max"),
+        "beyond_cpu_seconds": _seconds(account.get("beyond_us")),
     }
 
 
