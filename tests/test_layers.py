@@ -16,7 +16,7 @@ MODULES = sorted(path for base in ("drfd", "cli") for path in (ROOT / base).rglo
 ALLOWED = {
     "core": set(),
     "protocol": {"core"},
-    "journal": {"core"},
+    "journal": {"core", "protocol"},
     "host": {"core"},
     "launcher": {"slurm"},
     "sim": {"core"},

@@ -18,12 +18,13 @@ from functools import lru_cache
 from pathlib import Path
 
 from drfd.core.model import events as ev
-from drfd.core.model.job import NO_WORDS, Array, DeclaredJob, Job, Words
+from drfd.core.model.job import NO_WORDS, ROOT, Array, DeclaredJob, Job, Words
 from drfd.core.usage import Curve
 from drfd.journal import records
 from drfd.journal.arrays import Arrays, TaskCounts
 from drfd.journal.database import Database, open_snapshot
 from drfd.journal.records import Records, without_words
+from drfd.protocol.requests import HistoryFilter
 
 #: Number of first events, and of last ones, in a story.
 FIRST, LAST = 20, 200
@@ -73,7 +74,7 @@ def read_roll(path: Path, array: Array) -> TaskCounts:
 def read_last_ended(path: Path, past: PastFilter, *, most: int) -> tuple[list[Job], list[Array]]:
     """Return the selected ended jobs, and up to `most` arrays of the same user whose waiting tasks
     were all cancelled at once; the newest first. Raises HostError."""
-    with open_snapshot(path) as db:
+    with _reader(path) as db:
         read = Records(finder(db))
         jobs = [read.job(data) for (data,) in db.execute(*query(past))]
         return jobs, Arrays(db, read).cancelled(limit=most, user=past.user)
@@ -107,25 +108,10 @@ def _rows(
 _COMMANDS_KEPT = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PastFilter:
-    """A selection of ended jobs; a field left out selects all."""
+class PastFilter(HistoryFilter, frozen=True):
+    """A page of the ended jobs that pass the filter, whose `ids` are numbers."""
 
-    #: Ids of jobs, or of arrays for all their tasks.
-    ids: tuple[int, ...] = ()
-    user: str | None = None
-    states: tuple[str, ...] = ()
-    name: str | None = None
-    #: A name or a pattern of the shell, such as `train-*`.
-    name_like: str | None = None
-    #: The name of a group that users make of their own jobs.
-    group: str | None = None
-    #: Path of a pool, "root.lab": selects its jobs and those of pools below it.
-    pool: str | None = None
-    #: Unix times of the end: at or after the first, and before the second.
-    since_s: float | None = None
-    until_s: float | None = None
-    #: Selects the jobs after the one with this end and id: the next page.
+    #: The end and id of the job before the first of the page.
     after: tuple[float, int] | None = None
     limit: int | None = None
 
@@ -135,15 +121,15 @@ def query(past: PastFilter) -> tuple[str, dict[str, object]]:
     allows any value would keep SQLite from using its indexes. A pattern of names needs a connection
     that `read_ended` has prepared."""
     words = ["live = 0"]
+    pool = None if past.pool is None else f"{ROOT}.{past.pool.removeprefix(f'{ROOT}.')}"
     values: dict[str, object] = {}
     for word, name, value in (
         (_IS_ONE_OF, "ids", json.dumps(past.ids)),
         ("user = :user", "user", past.user),
         (_state_word(past.states), "states", _state_value(past.states)),
-        (f"{_NAME} = :name", "name", past.name),
-        (f"is_like({_NAME}, :pattern)", "pattern", past.name_like),
+        (f"is_like({_NAME}, :name)", "name", past.name),
         ("json_extract(cast(data as text), '$.spec.group.name') = :group", "group", past.group),
-        (_IN_POOL, "pool", past.pool),
+        (_IN_POOL, "pool", pool),
         ("ended_at >= :since", "since", past.since_s),
         ("ended_at < :until", "until", past.until_s),
     ):

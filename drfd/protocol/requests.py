@@ -64,6 +64,11 @@ class _Filter(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
             raise ValueError(f"a pattern may have {_MOST_RANGES} ranges in [] at most")
 
 
+def pattern_of(name: str) -> str:
+    """Return a pattern that matches the name, and hardly another."""
+    return name.replace("[", "?")
+
+
 class Selection(_Filter, frozen=True):
     """The jobs that a verb is about: those of `ids`, or all live jobs that pass every filter."""
 

@@ -368,6 +368,18 @@ async def test_own_jobs_and_arrays_come_newest_first(desk):
     assert reply["users"] == ["alice", "bob"]
 
 
+async def test_the_last_ended_of_a_name_are_found_behind_any_number_of_others(desk):
+    odd = "[" * 20 + "1]"
+    first, *_ = [await desk.submit(ALICE, name=name) for name in (odd, "b", "c")]
+    for job_id in (1, 2, 3):
+        await desk.finish(job_id)
+    assert rows(await desk.ask(ALICE, op="recent", name=odd, limit=1)) == [
+        (first, odd, "COMPLETED", False)
+    ]
+    listed = await desk.ask(ALICE, op="status", select={"name": "b"}, ended=1)
+    assert [each["name"] for each in listed["jobs"]] == ["b"]
+
+
 async def test_ended_tasks_of_an_array_are_one_row(desk):
     array = await desk.submit(ALICE, cores=0.1, array="1-2", name="fit")
     await desk.finish(array + 1)

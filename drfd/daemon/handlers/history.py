@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec.structs import asdict, replace
 
 from drfd.core.decisions.job_requests import may_touch
 from drfd.core.explain.advice import advise, is_as_asked, kind_of_job
-from drfd.core.model.job import ROOT, Actor, Job
+from drfd.core.model.job import Actor, Job
 from drfd.daemon.children.children import Children, Program, WorkKind
 from drfd.daemon.children.usage_report import UsageTask, advice_view, answers
 from drfd.daemon.engine.engine import Engine
@@ -60,7 +62,7 @@ class HistoryHandler:
 
     def advice(self, job: Job) -> AdviceView | None:
         """Return the advice that ended jobs of the same kind give, or None. Blocks."""
-        past = PastFilter(user=job.spec.user, name=job.spec.name, limit=_SIMILAR)
+        past = PastFilter(user=job.spec.user, name=msg.pattern_of(job.spec.name), limit=_SIMILAR)
         kind = kind_of_job(job)
         ended = read_ended(self.engine.journal.path, past)
         similar = [each for each in ended if kind_of_job(each) == kind]
@@ -91,19 +93,9 @@ class HistoryHandler:
         after: tuple[float, int] | None = None,
         limit: int | None = None,
     ) -> PastFilter:
-        pool = asked.pool
-        return PastFilter(
-            ids=tuple(await ids_of(self.lookup, asked.ids)),
-            user=asked.user,
-            states=tuple(sorted(asked.states)),
-            name_like=asked.name,
-            group=asked.group,
-            pool=None if pool is None else f"{ROOT}.{pool.removeprefix(f'{ROOT}.')}",
-            since_s=asked.since_s,
-            until_s=asked.until_s,
-            after=after,
-            limit=limit,
-        )
+        """Return the filter with the names of tasks replaced by ids."""
+        named = asdict(asked) | {"ids": await ids_of(self.lookup, asked.ids)}
+        return PastFilter(**named, after=after, limit=limit)
 
 
 def _is_small(task: UsageTask) -> bool:

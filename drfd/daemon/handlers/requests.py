@@ -208,7 +208,7 @@ class Requests:
 
     @verb(msg.RecentRequest, lock=_LISTS)
     async def _recent(self, actor: st.Actor, request: msg.RecentRequest) -> replies.RecentReply:
-        return await find_recent(self.engine, actor, request)
+        return await find_recent(self._lookup, actor, request)
 
     @verb(msg.HistoryRequest, lock=_LISTS)
     async def _past(self, actor: st.Actor, request: msg.HistoryRequest) -> replies.HistoryReply:

@@ -390,7 +390,9 @@ def _task_id(array_id: int, array: Array | None, index: int) -> int | Refused:
 def _last_ended(path: Path, request: msg.StatusRequest) -> list[Row]:
     """Return the rows that ended last. Blocks."""
     select, most = request.select, request.ended
-    past = PastFilter(user=select.user, states=tuple(sorted(select.states)), limit=most)
+    past = PastFilter(
+        user=select.user, name=select.name, group=select.group, states=select.states, limit=most
+    )
     jobs, arrays = read_last_ended(path, past, most=most)
     rows: list[Row] = [*jobs, *(Tasks(array, array.cancelled) for array in arrays)]
     passing = [row for row in rows if passes(job_of(row), select)]

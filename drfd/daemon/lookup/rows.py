@@ -6,7 +6,6 @@ The rows of what waits are those of snapshots and contain nothing that only the 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import merge
@@ -21,9 +20,8 @@ from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup, Row, job_of
 from drfd.daemon.lookup.views import row_view, wait_view
 from drfd.daemon.users.loop_time import CooperativeYield
-from drfd.journal.history import PastFilter, read_ended
 from drfd.protocol import replies
-from drfd.protocol.requests import RecentRequest
+from drfd.protocol import requests as msg
 
 MOST_PENDING = 300
 #: The most queue entries that are read for the order of rows, because the queues may not change
@@ -179,47 +177,46 @@ _READ_FOR_EACH, _MOST_READ = 5, 1000
 _MOST_USERS = 1000
 #: States of an array's tasks, of which the first that some task has is the array's.
 _FIRST = (JobState.RUNNING, JobState.STARTING, JobState.SUSPENDED, JobState.PENDING)
+#: That of an array of which no task is live.
+_ARRAY = "array"
 
 
-async def find_recent(engine: Engine, actor: Actor, request: RecentRequest) -> replies.RecentReply:
+async def find_recent(
+    lookup: Lookup, actor: Actor, request: msg.RecentRequest
+) -> replies.RecentReply:
     """Return the jobs and arrays that the user has submitted last, newest first. Jobs are found by
     it that are named `train` or `@-1`, and command lines are completed."""
-    most = min(_MOST_READ, request.limit * _READ_FOR_EACH)
-    past = PastFilter(user=actor.user, name=request.name, limit=most)
-    # The ended ones first, so that a job that ends meanwhile is not missing from both.
-    ended = await asyncio.to_thread(
-        lambda: list(read_ended(engine.journal.path, past, commands=False))
-    )
+    pattern = None if request.name is None else msg.pattern_of(request.name)
+    own = msg.Selection(user=actor.user, name=pattern)
+    ended = min(_MOST_READ, request.limit * _READ_FOR_EACH)
     found: dict[int, replies.RecentJobView] = {}
-    for job in ended:
-        # The tasks of an array may have ended differently.
-        state = job.shown_state if job.array_id is None else "array"
-        job_id = job.array_id or job.id
-        found[job_id] = {"id": job_id, "name": job.spec.name, "state": state, "live": False}
-    yielding, ledger, left = CooperativeYield(), engine.ledger, request.limit
-    for job_id in sorted({*ledger.jobs, *ledger.arrays}, reverse=True):
+    yielding = CooperativeYield()
+    # In the order of their ids.
+    for row in await lookup.rows(msg.StatusRequest(v=request.v, select=own, ended=ended)):
         await yielding.maybe_yield()
-        array_state, live = ledger.arrays.get(job_id), ledger.jobs.get(job_id)
-        if array_state is not None:
-            spec = array_state.array.spec
-        elif live is not None and live.array_id is None:
-            spec = live.spec
-        else:
+        job = None if row is None else job_of(row)
+        if job is None or not owns(actor, job.spec) or request.name not in (None, job.spec.name):
             continue
-        if not left or not owns(actor, spec) or request.name not in (None, spec.name):
-            continue
-        if array_state is not None:
-            states = {ledger.jobs[task].state for task in array_state.live}
-            if array_state.unmaterialized:
-                states.add(array_state.array.common.state)
-            state = next((each for each in _FIRST if each in states), min(states)).value
-        elif live is not None:
-            state = live.shown_state
-        found[job_id] = {"id": job_id, "name": spec.name, "state": state, "live": True}
-        left -= 1
+        array_id = row.array.id if isinstance(row, Tasks) else job.array_id
+        is_live = job.state is not JobState.ENDED
+        job_id, state = job.id if array_id is None else array_id, job.shown_state
+        if array_id is not None:
+            before = found.get(array_id)
+            # The tasks of an array may have ended differently.
+            states = [state if is_live else _ARRAY, _ARRAY if before is None else before["state"]]
+            state = min(states, key=_order)
+            is_live = state != _ARRAY
+        found[job_id] = {"id": job_id, "name": job.spec.name, "state": state, "live": is_live}
+        if len(found) > request.limit:
+            del found[next(iter(found))]
+    engine = lookup.engine
     return {
-        "recent": [found[job_id] for job_id in sorted(found, reverse=True)[: request.limit]],
+        "recent": [found[job_id] for job_id in sorted(found, reverse=True)],
         "pools": sorted(engine.rules.pools),
-        "users": sorted(ledger.job_counts.records)[:_MOST_USERS],
+        "users": sorted(engine.ledger.job_counts.records)[:_MOST_USERS],
         "gres": [name for name, _ in engine.rules.capacity.gres],
     }
+
+
+def _order(state: str) -> tuple[int, str]:
+    return _FIRST.index(state) if state in _FIRST else len(_FIRST) + (state == _ARRAY), state
