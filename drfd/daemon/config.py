@@ -118,14 +118,10 @@ class UserLimits:
         shown='"1G"', default="a sixteenth of the memory, 256M at least and 4G at most",
     )  # fmt: skip
     #: The number allowed in `BURST_S` may come at once, and further ones are delayed.
-    submissions_per_s: int = key(
-        "submissions_per_second", read_count, 200,
-        "mean rate of one user; after a burst of 20,000, submissions are delayed", shown="200",
-    )  # fmt: skip
     changes_per_s: int = key(
-        "changes_per_second", read_count, 500,
-        "the same for changes (hold, release, suspend, resume, signal, set), counted by jobs",
-        shown="500",
+        "changes_per_second", read_count, 300,
+        "mean rate of one user's submissions and changes (hold, release, suspend, resume, signal, "
+        "set), counted by jobs; after a burst of 30,000, they are delayed", shown="300",
     )  # fmt: skip
     #: None for no bound.
     suspended_s: int | None = key(

@@ -175,7 +175,7 @@ class Daemon:
             reload=self.reload,
             shut_down=self.shut_down,
         )
-        self._feed = EventFeed(self._engine, self._meter)
+        self._feed = EventFeed(self._engine, self._meter, self._requests.turns)
         overview = Overview(
             self._engine,
             Lookup(self._engine, self._meter),

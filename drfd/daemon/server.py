@@ -24,6 +24,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import ExitStack, aclosing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -33,7 +34,7 @@ from drfd.common.failpoints import reach
 from drfd.common.indices import joined
 from drfd.common.journald import about
 from drfd.core.model.job import Actor
-from drfd.daemon.handlers.requests import VERBS, Requests, Verb, verb
+from drfd.daemon.handlers.requests import VERBS, Requests, verb
 from drfd.daemon.handlers.submission import size_of
 from drfd.daemon.lookup.follow import EventFeed
 from drfd.daemon.lookup.snapshots import SnapshotFeed
@@ -58,6 +59,8 @@ RETRY_S = 1.0
 FRAME_S = 30.0
 #: Bytes of a request read at a time. A request with more is a long one.
 PIECE_BYTES = 64 << 10
+#: Submissions of a list that share a commit: nothing else runs during a turn of the engine.
+AT_ONCE = 16
 #: Bytes of a reply written at a time.
 _SEND_BYTES = 1 << 15
 #: Seconds that the daemon waits at its end for a client to read its last reply.
@@ -237,8 +240,8 @@ class Server:
         self._snapshots = snapshots
         self._accounts = accounts
         self._quotas = requests.quotas
+        self._turns = requests.turns
         self._tasks: set[asyncio.Task[None]] = set()
-        self.loop_time = requests.engine.loop_time
 
     async def run(self, listener: socket.socket) -> None:
         """Serve until cancelled; then close every connection."""
@@ -294,15 +297,15 @@ class Server:
         return uid if self._accounts.is_known(uid) else UNKNOWN
 
     async def _serve(self, client: _Client) -> None:
-        """Serve one client; never raises. Nearly all of its time is charged to its user."""
-        metered = self.loop_time.metered
+        """Serve one client; never raises."""
         writer = None
         flush_s = FRAME_S
         try:
-            reader, writer = await metered(client.quota_uid, _open, client.connection)
+            async with self._turns.next(client.quota_uid):
+                reader, writer = await _open(client.connection)
             if client.quota_uid == UNKNOWN:
-                await metered(UNKNOWN, self._introduce, client)
-            await metered(client.quota_uid, self._converse, reader, writer, client)
+                await self._introduce(client)
+            await self._converse(reader, writer, client)
         except (Refused, Unavailable, HostError) as error:
             # The connection ends: after an invalid line nothing that follows can be trusted.
             if writer is not None:
@@ -316,7 +319,7 @@ class Server:
             flush_s = LAST_FLUSH_S
         finally:
             if writer is not None:
-                await metered(client.quota_uid, close, writer, flush_s)
+                await close(writer, flush_s)
 
     async def _introduce(self, client: _Client) -> None:
         """Find out the user of a connection, who is charged from then on. The look-up is given up
@@ -337,8 +340,7 @@ class Server:
     async def _converse(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client: _Client
     ) -> None:
-        """Answer a client's requests one after the other. A submission passes `_submit`, all else
-        `_answer`; both call the verb's handler, mostly in `Requests`, by `_carry_out`."""
+        """Answer a client's requests one after the other."""
         frames = Frames(reader)
         while True:
             with self._quotas.incoming(client.quota_uid) as count:
@@ -348,83 +350,81 @@ class Server:
                         return
                     actor = self._accounts.at_hand(client.uid)
                     client.actor = actor or await self._accounts.actor(client.uid)
-                    request: msg.Request | DrfdError | None = _decode(line)
                 except MemoryError:
                     raise short_of_memory() from None
-                if isinstance(request, DrfdError):
-                    reply: bytes | None = encode_error(request)
-                elif isinstance(request, msg.SubmitRequest) and not request.dry_run:
-                    submitting = self._submit(client, line, request)
-                    # It may have to wait, and shall not be kept decoded meanwhile.
-                    request = None
-                    reply = await submitting
-                    del submitting
-                else:
-                    assert request is not None
-                    reply = await self._answer(client, writer, request)
+                reply = await self._answer(client, writer, line)
             if reply is None:
                 return
             await self._send_reply(writer, reply, client.quota_uid)
             # Their memory is freed now: the next request may never come.
-            del line, request, reply
+            del line, reply
 
-    async def _submit(
-        self, client: _Client, line: bytes, request: msg.Request | DrfdError | None = None
-    ) -> bytes:
-        """Process one submission, whose text is `line`, as soon as the rate of its user allows."""
-        actor = client.actor
-        request = _decode(line) if request is None else request
-        if not isinstance(request, msg.SubmitRequest) or request.dry_run:
-            error = Refused("bad-request", "a list of submissions has something else")
-            return encode_error(request if isinstance(request, DrfdError) else error)
-        if not actor.is_admin:
-            delay_s = self._quotas.submission_delay_s(actor.uid, size_of(request))
-            if delay_s:
-                # Decoded, it takes twenty times the memory.
-                request = None
-                await self._pause(delay_s)
-                request = msg.decode_request(line)
-        async with self._quotas.submitting[client.quota_uid]:
-            result = await self._carry_out(actor, client.gid, request)
-        # In the next round of the loop, so that the client need not wait for it.
-        asyncio.get_running_loop().call_soon(log_audit, actor, request, result)
-        return _encode_result(result)
+    async def _answer(
+        self, client: _Client, writer: asyncio.StreamWriter, line: bytes
+    ) -> bytes | None:
+        """Return the reply to a request, or the last line of a stream, or None if the peer hangs up
+        first. The verb's handler, mostly in `Requests`, is called by `_carry_out`."""
+        turn = partial(self._turns.next, client.quota_uid)
+        async with turn():
+            request: msg.Request | DrfdError | None = _decode(line)
+            if isinstance(request, DrfdError):
+                return encode_error(request)
+            assert request is not None
+            known = VERBS[type(request)]
+            is_long = known.turn == "long" or _is_dry_run(request)
+            delay_s = self._delay_s(client.actor, request)
+            if known.turn == "short" and not is_long and not delay_s:
+                return await self._reply(client, request)
+        if isinstance(request, msg.SubmitListRequest):
+            return encode(await self._submit_list(client, request))
+        if delay_s:
+            # Decoded, it takes twenty times the memory.
+            request = None
+            await self._pause(delay_s)
+            request = msg.decode_request(line)
+        if known.waits:
+            return await self._wait_for_answer(client, writer, request)
+        if known.turn == "own":
+            return await self._reply(client, request)
+        async with turn(is_long=is_long):
+            return await self._reply(client, request)
 
-    @verb(msg.SubmitListRequest)
+    @verb(msg.SubmitListRequest, turn="own")
     async def _submit_list(
         self, client: _Client, request: msg.SubmitListRequest
     ) -> SubmitListReply:
-        """Process many submissions, in order and some at a time. Each has its own reply."""
-        replies: list[bytes] = []
-        for first in range(0, len(request.jobs), quotas.AT_ONCE):
-            submitting = (
-                self.loop_time.metered(client.quota_uid, self._submit, client, bytes(each))
-                for each in request.jobs[first : first + quotas.AT_ONCE]
-            )
-            replies += [each[:-1] for each in await asyncio.gather(*submitting)]
-        return {"replies": list(map(msgspec.Raw, replies))}
+        """Process many submissions, in order and some in each turn of the user. Each has its own
+        reply."""
+        found: list[bytes] = []
+        for first in range(0, len(request.jobs), AT_ONCE):
+            lines = [bytes(each) for each in request.jobs[first : first + AT_ONCE]]
+            async with self._turns.next(client.quota_uid):
+                some = list(map(_decode_submission, lines))
+                delay_s = max(self._delay_s(client.actor, each) for each in some)
+            if delay_s:
+                del some
+                await self._pause(delay_s)
+                some = list(map(_decode_submission, lines))
+            async with self._turns.next(client.quota_uid):
+                found += await asyncio.gather(*(self._reply(client, each) for each in some))
+        return {"replies": [msgspec.Raw(each[:-1]) for each in found]}
 
-    async def _delay_change(
-        self, actor: Actor, known: Verb, request: msg.Request
-    ) -> DrfdError | None:
-        """Wait until the user may change jobs again if the request changes some, or return its
-        refusal. Each refusal to one who is no administrator is a line in the log, so these are
-        delayed too: a flood of them must not fill it."""
-        if not known.admin and known.audit(request) is None:
-            return None
-        count = quotas.EXEC_CHANGES if isinstance(request, msg.ExecRequest) else 1
-        try:
-            delay_s = self._quotas.change_delay_s(
-                quota_uid(actor), is_cancel=isinstance(request, msg.CancelRequest), count=count
-            )
-        except Refused as error:
-            # The delay bounds the number of lines in the audit log.
-            await self._pause(quotas.MAX_CANCEL_DELAY_S)
-            log_audit(actor, request, error)
-            return error
-        if delay_s:
-            await self._pause(delay_s)
-        return None
+    def _delay_s(self, actor: Actor, request: msg.Request | DrfdError) -> float:
+        """Count a request that changes something, and return how long it must wait until its user
+        may do so again. A refusal to one who is no administrator is a line in the log, so such
+        requests are counted too: a flood of them must not fill it."""
+        if actor.is_admin or isinstance(request, DrfdError):
+            return 0.0
+        known, uid = VERBS[type(request)], quota_uid(actor)
+        match request:
+            case msg.SubmitRequest(dry_run=False):
+                return self._quotas.take(uid, 1, size_of(request))
+            case msg.CancelRequest():
+                return min(self._quotas.take(uid, 1), quotas.MAX_CANCEL_DELAY_S)
+            case msg.ExecRequest():
+                return self._quotas.take(uid, quotas.EXEC_CHANGES)
+        is_change = known.admin or known.audit(request) is not None
+        return self._quotas.take(uid, 1) if is_change else 0.0
 
     async def _send_reply(self, writer: asyncio.StreamWriter, reply: bytes, uid: int) -> None:
         reach("server.before-reply")
@@ -442,26 +442,17 @@ class Server:
                 writer.write(memoryview(data)[at : at + _SEND_BYTES])
                 await writer.drain()
 
-    async def _answer(
+    async def _wait_for_answer(
         self, client: _Client, writer: asyncio.StreamWriter, request: msg.Request
     ) -> bytes | None:
         """Return the reply or the last line of a stream, or None if the peer hangs up first (a
         `wait` may take days)."""
-        actor, known = client.actor, VERBS[type(request)]
-        if isinstance(request, msg.SubmitListRequest):
-            return encode(await self._submit_list(client, request))
-        refused = None if actor.is_admin else await self._delay_change(actor, known, request)
-        if refused is not None:
-            return encode_error(refused)
-        if not known.waits:
-            return await self._reply(actor, client.gid, request)
+        known = VERBS[type(request)]
         if known.lines is not None:
-            answer: tuple[Any, ...] = (known.answer, self, writer, actor, request)
+            answer = known.answer(self, writer, client.actor, request)
         else:
-            answer = (self._reply, actor, client.gid, request)
-        answering: asyncio.Future[bytes] = asyncio.ensure_future(
-            self.loop_time.metered(client.quota_uid, *answer)
-        )
+            answer = self._reply(client, request)
+        answering: asyncio.Future[bytes] = asyncio.ensure_future(answer)
         try:
             while not answering.done():
                 done, _ = await asyncio.wait({answering}, timeout=HANGUP_CHECK_S)
@@ -470,16 +461,20 @@ class Server:
                         cancel = msg.CancelRequest(
                             v=request.v, select=msg.Selection(ids=request.ids)
                         )
-                        await self._reply(actor, client.gid, cancel)
+                        await self._reply(client, cancel)
                     return None
             return answering.result()
         finally:
             answering.cancel()
 
-    async def _reply(self, actor: Actor, gid: int, request: msg.Request) -> bytes:
-        result = await self._carry_out(actor, gid, request)
-        log_audit(actor, request, result)
-        return _encode_result(result)
+    async def _reply(self, client: _Client, request: msg.Request | DrfdError) -> bytes:
+        if isinstance(request, DrfdError):
+            return encode_error(request)
+        actor = client.actor
+        result = await self._carry_out(actor, client.gid, request)
+        # In the next round of the loop, so that the client need not wait for it.
+        asyncio.get_running_loop().call_soon(log_audit, actor, request, result)
+        return encode_error(result) if isinstance(result, DrfdError) else encode(result)
 
     async def _carry_out(self, actor: Actor, gid: int, request: msg.Request) -> Reply | DrfdError:
         """Carry out a request, and return the reply or the refusal, which the caller logs. A
@@ -540,15 +535,25 @@ def _report_dropped(error: MemoryError) -> None:
     asyncio.get_running_loop().call_exception_handler(trouble)
 
 
-def _encode_result(result: Reply | DrfdError) -> bytes:
-    return encode_error(result) if isinstance(result, DrfdError) else encode(result)
-
-
 def _decode(line: bytes) -> msg.Request | DrfdError:
+    """Return a request or its refusal. Raises HostError for want of memory."""
     try:
         return msg.decode_request(line)
     except DrfdError as error:
         return error
+    except MemoryError:
+        raise short_of_memory() from None
+
+
+def _decode_submission(line: bytes) -> msg.Request | DrfdError:
+    request = _decode(line)
+    if isinstance(request, DrfdError | msg.SubmitRequest) and not _is_dry_run(request):
+        return request
+    return Refused("bad-request", "a list of submissions has something else")
+
+
+def _is_dry_run(request: msg.Request | DrfdError) -> bool:
+    return isinstance(request, msg.SubmitRequest) and request.dry_run
 
 
 def _count_awaited(request: msg.Request) -> int:

@@ -100,7 +100,6 @@ EVERYTHING = """
     reserve_memory = 0
     changes_per_second = 60
     suspended = "2h"
-    submissions_per_second = 50
     connections_per_user = 20
     command = 100000
     environment = "32K"
@@ -159,7 +158,7 @@ def test_every_documented_key_is_read(path):
             waiting_jobs=5000, kept_bytes=64 << 20, kept_total_bytes=1 << 30,
             reserve_disk_bytes=2 << 30, reserve_memory_bytes=0, changes_per_s=60,
             suspended_s=7200,
-            submissions_per_s=50, connections=20, command_bytes=100_000,
+            connections=20, command_bytes=100_000,
             environment_bytes=32 << 10, script_bytes=1 << 20,
         ),
         history=HistorySettings(keep_s=30 * 86400, max_bytes=500 << 20),
@@ -368,7 +367,7 @@ WRONG = {
     "daemon.system_users": ['"backup"', "[1]"], "limits.waiting_jobs_per_user": ["-1", '"many"'],
     "limits.stored_bytes_per_user": ["0"], "limits.stored_bytes_total": ['"all"'],
     "limits.reserve_disk": ["-1"], "limits.reserve_memory": ['"5%"'],
-    "limits.changes_per_second": ["0"], "limits.submissions_per_second": ["0", "0.5"],
+    "limits.changes_per_second": ["0", "0.5"],
     "limits.connections_per_user": ["0"], "limits.command": ["true"],
     "limits.environment": ['"big"'], "limits.script": ["-1"],
     "metrics.port": ["0", "65536", '"9477"'],

@@ -45,7 +45,7 @@ from drfd.daemon.lookup.follow import EventFeed
 from drfd.daemon.lookup.lookup import Lookup
 from drfd.daemon.lookup.snapshots import Overview, SnapshotFeed
 from drfd.daemon.server import encode, log_audit
-from drfd.daemon.users import loop_time
+from drfd.daemon.users import turns
 from drfd.devices.gpus import Gpu
 from drfd.host.disks import Disk
 from drfd.host.measurements import Machine
@@ -911,7 +911,7 @@ async def test_names_of_ended_tasks_stop_the_daemon_for_no_more_than_a_moment(
         clock.call_soon(next_turn)
 
     # As if each step took as long as a part may, and there were more arrays than are kept.
-    monkeypatch.setattr(loop_time, "PART_S", 0)
+    monkeypatch.setattr(turns, "PART_S", 0)
     monkeypatch.setattr(arrays, "_WHOLE_KEPT", 1)
     monkeypatch.setattr(arrays, "_HEADS_KEPT", 1)
     for name in ("array", "array_head"):

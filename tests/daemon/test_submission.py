@@ -22,7 +22,7 @@ from drfd.daemon.handlers.submission import (
     spec_for,
 )
 from drfd.daemon.lookup.lookup import Lookup
-from drfd.daemon.users import loop_time
+from drfd.daemon.users import turns
 from drfd.host.disks import Disk
 from drfd.journal.records import Payload
 from drfd.protocol.requests import NotifyPart as Tell
@@ -299,7 +299,7 @@ async def test_repeats_with_many_dependencies_are_read_in_parts(desk, monkeypatc
     await desk.ask(ALICE, op="cancel", select={"ids": ids})
     waits = [{"id": first + 1, "want": "ok"}]
     job_id = await desk.submit(ALICE, held=True, after=waits)
-    monkeypatch.setattr(loop_time, "PART_S", 0)
+    monkeypatch.setattr(turns, "PART_S", 0)
     monkeypatch.setattr(resubmission, "MOST_WORK", 14)
     clock, read = asyncio.get_running_loop(), [0]
 

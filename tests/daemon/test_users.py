@@ -1,26 +1,22 @@
-"""What one user may have of the daemon: a name, quotas, and a part of the loop's time."""
+"""What one user may have of the daemon: a name, quotas, and turns."""
 
 import asyncio
-import gc
 import threading
-import weakref
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from daemon.fake_launcher import until
-from drfd.common.errors import Refused, Unavailable
+from drfd.common.errors import Unavailable
 from drfd.core.model import events as ev
 from drfd.core.model.job import Actor, JobState
 from drfd.daemon.config import UserLimits
 from drfd.daemon.users import accounts as accounts_module
-from drfd.daemon.users import loop_time as breath_module
 from drfd.daemon.users import quotas as quotas_module
 from drfd.daemon.users.accounts import Accounts
-from drfd.daemon.users.loop_time import SLICE_S, LoopTime
 from drfd.daemon.users.quotas import BURST_S, Quotas
+from drfd.daemon.users.turns import Pauses, Turns
 from drfd.linux.user_database import LocalAccounts, Subordinates
 from fakes import ALICE, BOB, Clock, launched
 
@@ -276,45 +272,27 @@ def quotas(clock: Clock | None = None, **limits: int) -> Quotas:
 
 
 def test_a_burst_of_submissions_is_not_held_up_and_what_goes_on_and_on_is(clock):
-    q = quotas(clock, submissions_per_s=10)
+    q = quotas(clock, changes_per_s=10)
     burst = round(10 * BURST_S)
-    assert [q.submission_delay_s(ALICE_UID) for _ in range(burst + 1)] == [0.0] * (burst + 1)
-    assert q.submission_delay_s(ALICE_UID) == pytest.approx(0.1)
-    assert q.submission_delay_s(ALICE_UID) == pytest.approx(0.2)
-    assert q.submission_delay_s(BOB_UID) == 0.0
+    assert [q.take(ALICE_UID, 1) for _ in range(burst + 1)] == [0.0] * (burst + 1)
+    assert q.take(ALICE_UID, 1) == pytest.approx(0.1)
+    assert q.take(ALICE_UID, 1) == pytest.approx(0.2)
+    assert q.take(BOB_UID, 1) == 0.0
     clock.now_s += BURST_S / 2
-    assert [q.submission_delay_s(ALICE_UID) for _ in range(burst // 2 - 2)] == [0.0] * (
-        burst // 2 - 2
-    )
+    assert [q.take(ALICE_UID, 1) for _ in range(burst // 2 - 2)] == [0.0] * (burst // 2 - 2)
     clock.now_s += 10 * BURST_S
-    assert [q.submission_delay_s(ALICE_UID) for _ in range(burst + 1)] == [0.0] * (burst + 1)
-    assert q.submission_delay_s(ALICE_UID) > 0
+    assert [q.take(ALICE_UID, 1) for _ in range(burst + 1)] == [0.0] * (burst + 1)
+    assert q.take(ALICE_UID, 1) > 0
 
 
 def test_a_submission_counts_for_what_it_brings():
     """200 a second of half a megabyte each were allowed."""
-    q = quotas(Clock(), submissions_per_s=10)
-    assert q.submission_delay_s(ALICE_UID, round(10 * BURST_S) * quotas_module.WEIGHT_BYTES) == 0.0
-    assert q.submission_delay_s(ALICE_UID) == pytest.approx(0.1)
+    q = quotas(Clock(), changes_per_s=10)
+    assert q.take(ALICE_UID, 1, round(10 * BURST_S) * quotas_module.WEIGHT_BYTES) == 0.0
+    assert q.take(ALICE_UID, 1) == pytest.approx(0.1)
 
 
-def test_who_has_changed_far_too_much_is_refused_and_may_cancel_all_the_same(clock):
-    q = quotas(clock, changes_per_s=10)
-    q.changed(ALICE_UID, round(10 * (BURST_S + quotas_module.MAX_DELAY_S)) + 1)
-    for _ in range(1000):
-        with pytest.raises(Refused) as caught:
-            q.change_delay_s(ALICE_UID, is_cancel=False)
-    assert (caught.value.code, caught.value.exit_code) == ("too-many-changes", 1)
-    assert str(caught.value) == (
-        f"uid {ALICE_UID} has changed jobs more than 1000 times lately, and 10 a second are "
-        "allowed (try again in 30 s, or name fewer jobs; cancel works)"
-    )
-    assert q.change_delay_s(ALICE_UID, is_cancel=True) == quotas_module.MAX_CANCEL_DELAY_S
-    clock.now_s += 1.0
-    assert q.change_delay_s(ALICE_UID, is_cancel=False) > 0
-
-
-# -- the loop's time is shared by what each user's work has cost it ----------------------------
+# -- turns -------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -333,82 +311,6 @@ async def test_what_waits_is_cancelled_before_what_runs(desk):
     ]
     assert asked == [*ids[1:], ids[0]]
     assert [*desk.shell.engine.ledger.jobs] == [ids[0], other]
-
-
-@pytest.mark.slow
-async def test_what_is_asked_of_many_is_done_to_the_end_if_the_asker_leaves(desk):
-    """Or a client that has waited for too long would have cancelled a part of it."""
-    ids = [await desk.submit(ALICE, held=True) for _ in range(60)]
-    asking = asyncio.create_task(desk.ask(ALICE, op="cancel", select={"ids": ids}))
-    ledger = desk.shell.engine.ledger
-    async with asyncio.timeout(60):
-        while len(ledger.jobs) == len(ids):
-            await asyncio.sleep(0)
-        assert ledger.jobs, "it is done in parts"
-        asking.cancel()
-        while ledger.jobs:
-            await asyncio.sleep(0)
-    with pytest.raises(asyncio.CancelledError):
-        await asking
-
-
-async def test_a_task_that_is_cancelled_leaves_nothing_to_the_garbage_collector():
-    """Which seldom runs: clients that open a stream and leave took 12 KB each."""
-
-    class Kept:
-        pass
-
-    kept = Kept()
-    seen = weakref.ref(kept)
-
-    async def work(kept: Kept) -> None:
-        await asyncio.sleep(60)
-
-    gc.disable()
-    try:
-        task = asyncio.create_task(LoopTime().metered(1, work, kept))
-        del kept
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        del task
-        await asyncio.sleep(0)
-        assert seen() is None
-    finally:
-        gc.enable()
-
-
-async def test_what_is_asked_of_many_is_charged_and_bounded_also_when_the_asker_leaves(
-    desk, monkeypatch
-):
-    """Or whoever names many and hangs up takes the loop and the memory from everybody."""
-    monkeypatch.setattr(quotas_module, "MAX_NAMED", 100)
-    # Work takes no time: nobody is held up, and no share is made up for and forgotten.
-    desk.shell.engine.loop_time = LoopTime(lambda: 0.0)
-    many = {"op": "hold", "select": {"ids": [f"1_{index}" for index in range(60)]}}
-    asking = asyncio.create_task(desk.ask(ALICE, **many))
-    await asyncio.sleep(0)
-    asking.cancel()
-    with pytest.raises(Refused) as refusal:
-        await desk.ask(ALICE, **many)
-    assert refusal.value.code == "too-many-ids"
-    assert len((await desk.ask(BOB, **many))["failed"]) == 60
-    reply = None
-    async with asyncio.timeout(30):
-        while reply is None:
-            with suppress(Refused):  # until Alice's first is done
-                reply = await desk.ask(ALICE, **many)
-            await asyncio.sleep(0)
-    assert len(reply["failed"]) == 60
-    assert {ALICE.uid, BOB.uid} <= desk.shell.engine.loop_time.shares.keys()
-    # Uids without an account are shared out to users by the thousand.
-    strangers = [Actor(str(uid), uid, is_admin=False, has_account=False) for uid in (9001, 9002)]
-    asking = asyncio.create_task(desk.ask(strangers[0], **many))
-    await asyncio.sleep(0)
-    with pytest.raises(Refused):
-        await desk.ask(strangers[1], **many)
-    await asking
 
 
 async def test_what_is_asked_of_a_long_array_is_answered_as_of_one(desk):
@@ -433,116 +335,56 @@ async def test_what_is_asked_of_a_long_array_is_answered_as_of_one(desk):
     assert not desk.shell.engine.ledger.arrays[array].unmaterialized
 
 
-async def test_what_is_done_in_parts_lets_others_go_and_is_done_to_all(monkeypatch):
-    """Whoever stopped waiting for 100,000 ids was forgotten in one go, in which nobody else was
-    heard."""
-    monkeypatch.setattr(breath_module, "PART_S", 0.0)
-    done: list[int] = []
-    doing = asyncio.create_task(breath_module.in_parts(done.append, range(100)))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert 0 < len(done) < 10
-    doing.cancel()
-    await asyncio.wait({doing})
-    assert sorted(done) == list(range(100))
-    assert doing.cancelled()
-
-
-def shared() -> tuple[LoopTime, Clock]:
-    """By a clock that stands still, but for what the work itself says that it has taken."""
-    clock = Clock()
-    clock.now_s = 0.0
-    return LoopTime(clock), clock
-
-
-def go_by(clock: Clock) -> None:
-    """Have the running loop's waits end by this clock, which a wait moves on, and each round a
-    little."""
-    loop = asyncio.get_running_loop()
-    loop.time = clock  # type: ignore[method-assign]
-    selector = loop._selector  # type: ignore[attr-defined]
-    look = selector.select
-
-    def select(timeout: float | None = None) -> object:
-        clock.now_s += max(timeout or 0.0, 1e-7)
-        return look(0)
-
-    selector.select = select
-
-
-async def test_between_two_steps_of_somebody_else_lies_little_of_a_flood():
-    """Sixteen requests of one user were worked on in each round of the loop, whatever they cost."""
-    loop_time, clock = shared()
-    go_by(clock)
-    done = {ALICE_UID: 0, BOB_UID: 0}
-    between: list[float] = []
+async def test_between_two_steps_of_somebody_else_lies_one_of_a_flood():
+    """Sixteen requests of one user were worked on in each round of the loop."""
+    turns, done = Turns(), list[int]()
 
     async def flood() -> None:
-        while done[BOB_UID] < 200:
-            clock.now_s += 0.002
-            done[ALICE_UID] += 1
-            await asyncio.sleep(0)
+        while done.count(BOB_UID) < 100:
+            async with turns.next(ALICE_UID):
+                done.append(ALICE_UID)
 
     async def other() -> None:
-        last_s = clock.now_s
-        for _ in range(200):
-            between.append(clock.now_s - last_s)
-            clock.now_s += 0.0001
-            done[BOB_UID] += 1
-            last_s = clock.now_s
-            await asyncio.sleep(0)
+        for _ in range(100):
+            async with turns.next(BOB_UID):
+                done.append(BOB_UID)
 
-    floods = [asyncio.create_task(loop_time.metered(ALICE_UID, flood)) for _ in range(250)]
-    await asyncio.gather(loop_time.metered(BOB_UID, other), *floods)
-    # 250 × 2 ms without it.
-    assert max(between) <= SLICE_S + 0.002
-    # Nor does one step after the other wait for a part of it.
-    assert sum(each > 0.001 for each in between) < 50
-    assert done[ALICE_UID] > 0
+    floods = [asyncio.create_task(flood()) for _ in range(250)]
+    await other()
+    await asyncio.gather(*floods)
+    between = "".join("a" if uid == ALICE_UID else "b" for uid in done).split("b")
+    assert max(map(len, between[:-1])) <= 2
 
 
-async def test_users_get_equal_time_whatever_one_step_costs():
-    loop_time, clock = shared()
-    cost_s = {ALICE_UID: 0.005, BOB_UID: 0.0003}
-    used_s = dict.fromkeys(cost_s, 0.0)
-
-    async def flood(uid: int) -> None:
-        while clock.now_s < 2.0:
-            clock.now_s += cost_s[uid]
-            used_s[uid] += cost_s[uid]
-            await asyncio.sleep(0)
-
-    each = [loop_time.metered(uid, flood, uid) for uid in cost_s for _ in range(40)]
-    await asyncio.gather(*each)
-    # Up to one step of Bob's fits no longer into each round.
-    assert used_s[ALICE_UID] == pytest.approx(used_s[BOB_UID], rel=cost_s[BOB_UID] / SLICE_S)
+async def test_a_short_request_does_not_wait_for_a_long_one_of_its_user():
+    turns = Turns()
+    async with asyncio.timeout(30), turns.next(ALICE_UID, is_long=True), turns.next(ALICE_UID):
+        pass
 
 
-@pytest.mark.parametrize("rounds", range(8))
+@pytest.mark.parametrize("rounds", range(6))
 async def test_who_is_cancelled_at_any_moment_of_his_wait_keeps_nobody_waiting(rounds):
-    loop_time, clock = shared()
+    turns = Turns()
 
     async def step() -> None:
-        clock.now_s += 2 * SLICE_S
+        async with turns.next(ALICE_UID):
+            await asyncio.sleep(0)
 
-    steps = [asyncio.create_task(loop_time.metered(ALICE_UID, step)) for _ in range(20)]
+    steps = [asyncio.create_task(step()) for _ in range(20)]
     for _ in range(rounds):
         await asyncio.sleep(0)
     for each in steps[1::2]:
         each.cancel()
     async with asyncio.timeout(30):
         await asyncio.wait(steps)
-        await loop_time.metered(ALICE_UID, step)
+        await step()
     assert not any(each.cancelled() for each in steps[0::2])
 
 
-async def test_what_is_made_up_for_is_forgotten():
-    loop_time, clock = shared()
-
-    async def step() -> None:
-        clock.now_s += SLICE_S
-
-    for uid in range(100):
-        loop_time.charge(uid, SLICE_S)
-    await asyncio.gather(loop_time.metered(ALICE_UID, step), loop_time.metered(ALICE_UID, step))
-    assert loop_time.shares.keys() <= {ALICE_UID}
+async def test_pauses_are_no_work(clock):
+    pauses = Pauses(clock)
+    for _ in range(3):
+        clock.now_s += 1
+        asyncio.get_running_loop().call_soon(setattr, clock, "now_s", clock.now_s + 10)
+        await pauses.pause()
+    assert pauses.worked_s() == 3

@@ -45,7 +45,8 @@ from drfd.daemon.lookup.views import (
     shares_view,
     wait_view,
 )
-from drfd.daemon.users import loop_time
+from drfd.daemon.users import turns
+from drfd.daemon.users.turns import Pauses
 from drfd.journal import arrays as arrays_module
 from drfd.protocol import requests as msg
 from drfd.protocol.replies import CommonSnapshot
@@ -315,13 +316,13 @@ class Counting(Overview):
     looks: int = 0
     owns: list[str] = field(default_factory=list)
 
-    async def common_part(self) -> tuple[CommonSnapshot, frozenset[int]]:
+    async def common_part(self, pauses: Pauses) -> tuple[CommonSnapshot, frozenset[int]]:
         self.looks += 1
-        return await super().common_part()
+        return await super().common_part(pauses)
 
-    async def own(self, user: str, shown: Collection[int]) -> list[int]:
+    async def own(self, user: str, shown: Collection[int], pauses: Pauses) -> list[int]:
         self.owns.append(user)
-        return await super().own(user, shown)
+        return await super().own(user, shown, pauses)
 
 
 @dataclass
@@ -445,7 +446,7 @@ async def test_each_sees_own_jobs_that_are_too_far_back_for_all(stand, monkeypat
 
 async def test_an_overview_is_made_in_parts_and_once_for_all_who_wait_for_it(stand, monkeypatch):
     """One of 2,000 jobs of unlike demands was made in one step of ten seconds."""
-    monkeypatch.setattr(loop_time, "PART_S", 0.0)
+    monkeypatch.setattr(turns, "PART_S", 0.0)
     for cores in range(10):
         await stand.desk.submit(ALICE, cores=8 + cores / 100)
     looks = [asyncio.ensure_future(stand.look(actor)) for actor in (ALICE, BOB)]
@@ -554,10 +555,10 @@ class Slow(Counting):
     clock: Clock = field(default_factory=Clock)
     takes_s: float = 0.2
 
-    async def common_part(self) -> tuple[CommonSnapshot, frozenset[int]]:
+    async def common_part(self, pauses: Pauses) -> tuple[CommonSnapshot, frozenset[int]]:
         self.clock.spent_s += self.takes_s
-        return await super().common_part()
+        return await super().common_part(pauses)
 
-    async def own(self, user: str, shown: Collection[int]) -> list[int]:
+    async def own(self, user: str, shown: Collection[int], pauses: Pauses) -> list[int]:
         self.clock.spent_s += 0.1
-        return await super().own(user, shown)
+        return await super().own(user, shown, pauses)

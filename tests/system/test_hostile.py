@@ -276,7 +276,7 @@ def test_a_flood_of_one_user_leaves_the_others_latency_bounded(instance, users, 
 
 
 #: As fast as they come: what is measured is what is kept.
-LIMITS = '[limits]\nstored_bytes_per_user = "{}"\nsubmissions_per_second = 100000\n'
+LIMITS = '[limits]\nstored_bytes_per_user = "{}"\nchanges_per_second = 100000\n'
 #: A request has no more of them.
 ARGUMENTS, DEPENDENCIES = 32_768, 1_000
 

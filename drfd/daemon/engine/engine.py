@@ -40,7 +40,6 @@ from drfd.core.scheduling.backfill import KeptReservation
 from drfd.core.scheduling.kept_free import ExternalLoad, OutsideUse, SeenLoad, beside_jobs
 from drfd.core.scheduling.scheduler import Scheduler
 from drfd.core.usage import Curve
-from drfd.daemon.users.loop_time import LoopTime
 from drfd.journal.journal import Journal, digest
 from drfd.journal.records import Payload
 
@@ -203,8 +202,6 @@ class Engine:
     #: Called with the seconds that each turn, and each commit, has taken.
     on_turn: Callable[[float], None] = lambda seconds: None
     on_commit: Callable[[float], None] = lambda seconds: None
-    #: Charges the time of each turn to the users who asked for its work.
-    loop_time: LoopTime = field(default_factory=LoopTime)
     ledger: Ledger = field(init=False)
     scheduler: Scheduler = field(init=False)
     #: The rules as the configuration has them, and with the limits of the hour: without axes that
@@ -312,25 +309,14 @@ class Engine:
             if not isinstance(error, MemoryError):
                 self._log()
             self.on_failure(error)
-        took_s = self.clock().mono_s - begin_mono_s
-        self.on_turn(took_s)
+        self.on_turn(self.clock().mono_s - begin_mono_s)
         asyncio.get_running_loop().call_soon(self._finish_turn, batch)
-        self._charge(batch, took_s)
         return Work(st.Tick(self.clock())) if self.wants_turn else None
-
-    def _charge(self, batch: list[Work], cost_s: float) -> None:
-        """Charge the users who have asked for this work in equal parts."""
-        for work in batch:
-            uid = _asker_of(work.stimulus)
-            if uid is not None:
-                self.loop_time.charge(uid, cost_s / len(batch))
 
     def _finish_turn(self, batch: list[Work]) -> None:
         """Do what no client waits for, after a turn with this batch: clients have their answers."""
-        begin_mono_s = self.clock().mono_s
         self._log()
         self._set_timer(is_after_tick=any(isinstance(work.stimulus, st.Tick) for work in batch))
-        self._charge(batch, self.clock().mono_s - begin_mono_s)
 
     def _set_timer(self, *, is_after_tick: bool) -> None:
         """Arm the timer of the next tick. Only a tick looks at deadlines: one that has passed in
@@ -844,11 +830,3 @@ class Engine:
         self._load = self.journal.external_load()
         self._touched.clear()
         self._wants_pass = True
-
-
-def _asker_of(stimulus: st.Stimulus) -> int | None:
-    """Return the uid of the user who has sent the stimulus, or None if no user has."""
-    if isinstance(stimulus, st.SubmitAsked):
-        return stimulus.spec.uid
-    actor = getattr(stimulus, "actor", None)
-    return None if actor is None else actor.uid

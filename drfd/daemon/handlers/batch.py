@@ -1,14 +1,14 @@
 """Verbs for several jobs (`cancel`, `hold`, `set`, …): one stimulus for each selected job.
 
-A few jobs are decided at a time, so that other users' requests come in between. Pending jobs come
-before running ones: the resources of a cancelled job must not start one that is cancelled next.
+A few jobs are decided in each turn of the user, so that other requests come in between. Pending
+jobs come before running ones: the resources of a cancelled job must not start one that is
+cancelled next.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
@@ -24,8 +24,8 @@ from drfd.daemon.engine.engine import Engine
 from drfd.daemon.handlers.submission import dependencies
 from drfd.daemon.lookup.lookup import Lookup, Row, job_of, resolved
 from drfd.daemon.lookup.views import error_view
-from drfd.daemon.users.loop_time import CooperativeYield, PerUserLocks
 from drfd.daemon.users.quotas import Quotas, quota_uid
+from drfd.daemon.users.turns import Pauses, Turns
 from drfd.protocol import requests as msg
 from drfd.protocol.codec import VERSION
 from drfd.protocol.replies import BatchReply, Failure
@@ -36,8 +36,6 @@ _AT_ONCE = 25
 #: Refusals of named jobs in a reply, at most: a request may name a hundred thousand that are over,
 #: or never were.
 _MOST_REFUSALS = 1000
-#: Jobs as which a selection that names none counts while it is under way.
-_UNNAMED = 10_000
 
 #: Makes a stimulus from the time, the id of the job or array, and the sender.
 MakeStimulus = Callable[[st.Now, int, st.Actor], st.JobAsked]
@@ -76,46 +74,41 @@ class BatchActions:
     engine: Engine
     lookup: Lookup
     quotas: Quotas
-    #: One part at a time per user.
-    _locks: PerUserLocks = field(default_factory=PerUserLocks)
-    _asking: set[asyncio.Future[BatchReply]] = field(default_factory=set)
+    turns: Turns
 
     async def ask(self, actor: st.Actor, select: Selection, make: MakeStimulus) -> BatchReply:
-        """Submit a stimulus for every selected job; the refusal of one does not stop the others.
-        All are submitted even if the client hangs up."""
-        uid = quota_uid(actor)
-        counted = ExitStack()
-        counted.enter_context(self.quotas.changing(uid, len(select.ids) or _UNNAMED))
-        metered = self.engine.loop_time.metered(uid, self._ask, actor, select, make)
-        asking = asyncio.ensure_future(metered)
-        # It takes memory until it is done, also when the client has gone.
-        asking.add_done_callback(lambda _: counted.close())
-        self._asking.add(asking)
-        asking.add_done_callback(self._asking.discard)
-        return await asyncio.shield(asking)
-
-    async def _ask(self, actor: st.Actor, select: Selection, make: MakeStimulus) -> BatchReply:
+        """Submit a stimulus for every selected job, some in each turn of the user; the refusal of
+        one does not stop the others."""
         failed: list[Failure] = []
         result = _BatchResult(most=_MOST_REFUSALS if select.ids else inf)
-        yielding = CooperativeYield()
         wanted: list[_Target] = []
         unnamed = 0
-        async for target in self._wanted(actor, select):
-            if isinstance(target, _Target):
-                wanted.append(target)
-            elif len(failed) < result.most:
-                ref, refusal = target
-                if isinstance(ref, int):
-                    refusal = self._explain_refusal(ref, refusal)
-                failed.append({"id": ref, "error": error_view(refusal)})
-            else:
-                unnamed += 1
-        await self._ask_all(await self._in_parts(wanted), actor, make, result)
+        async with self.turns.next(quota_uid(actor)):
+            async for target in self._wanted(actor, select):
+                if isinstance(target, _Target):
+                    wanted.append(target)
+                elif len(failed) < result.most:
+                    ref, refusal = target
+                    if isinstance(ref, int):
+                        refusal = self._explain_refusal(ref, refusal)
+                    failed.append({"id": ref, "error": error_view(refusal)})
+                else:
+                    unnamed += 1
+            targets = await self._in_parts(wanted)
+        await self._ask_all(targets, actor, make, result)
+        async with self.turns.next(quota_uid(actor)):
+            return await self._reply(make, wanted, result, failed, unnamed)
+
+    async def _reply(
+        self, make: MakeStimulus, wanted: Sequence[_Target], result: _BatchResult,
+        failed: list[Failure], unnamed: int,
+    ) -> BatchReply:  # fmt: skip
+        pauses = Pauses()
         done: dict[str, int] = {}
         kept: dict[str, str] = {}
         has_labels = False
         for each in wanted:
-            await yielding.maybe_yield()
+            await pauses.pause()
             if each.label not in result.events:
                 if each.label not in result.refused or len(failed) >= result.most:
                     unnamed += 1
@@ -151,7 +144,7 @@ class BatchActions:
         self, actor: st.Actor, select: Selection
     ) -> AsyncIterator[_Target | tuple[msg.Ref, Refused]]:
         """Yield the selected jobs and arrays, and why there are not those that are named."""
-        yielding = CooperativeYield()
+        pauses = Pauses()
         async for ref, job_id in resolved(self.lookup, select.ids):
             if isinstance(job_id, Refused):
                 yield ref, job_id
@@ -165,7 +158,7 @@ class BatchActions:
             for row in await self.lookup.rows(msg.StatusRequest(v=VERSION, select=select)):
                 if row is not None and may_touch(actor, job_of(row).spec):
                     yield _target_of(row)
-                await yielding.maybe_yield()
+                await pauses.pause()
 
     async def _in_parts(self, wanted: Iterable[_Target]) -> list[_Target]:
         """Return the targets, long arrays task by task and running jobs last."""
@@ -175,9 +168,9 @@ class BatchActions:
         def add(target: _Target) -> None:
             (started if self._has_started(target.job_id) else waiting).append(target)
 
-        yielding = CooperativeYield()
+        pauses = Pauses()
         for each in wanted:
-            await yielding.maybe_yield()
+            await pauses.pause()
             array_state = self.engine.ledger.arrays.get(each.job_id)
             if array_state is None or each.is_group or len(array_state.live) < _AT_ONCE:
                 add(each)
@@ -186,7 +179,7 @@ class BatchActions:
                 add(replace(each, is_group=True))
             for job_id in sorted(array_state.live):
                 add(_Target(each.label, job_id, False))
-                await yielding.maybe_yield()
+                await pauses.pause()
         return [*waiting, *started]
 
     async def _ask_all(
@@ -197,12 +190,8 @@ class BatchActions:
         stimulus = _stimulus(targets[0], self.engine.clock(), actor, make)
         # Each job's dependencies must be checked before the next may depend on it.
         most = 1 if isinstance(stimulus, st.ChangeAsked) and stimulus.change.after else _AT_ONCE
-        if len(targets) == 1 and most > 1:
-            # A single job shares a turn with other requests.
-            await self._ask_some(targets, actor, make, result)
-            return
         for at in range(0, len(targets), most):
-            async with self._locks[quota_uid(actor)]:
+            async with self.turns.next(quota_uid(actor)):
                 await self._ask_some(targets[at : at + most], actor, make, result)
 
     async def _ask_some(
@@ -225,7 +214,7 @@ class BatchActions:
         if not actor.is_admin and not isinstance(stimuli[0], st.CancelAsked):
             # A cancellation is a job's last change, and is charged with its submission.
             count = sum(len(outcome) for outcome in outcomes if isinstance(outcome, list))
-            self.quotas.changed(actor.uid, count, _size_of(stimuli[0]))
+            self.quotas.take(quota_uid(actor), count, _size_of(stimuli[0]))
 
     def _has_started(self, job_id: int) -> bool:
         job = self.engine.ledger.jobs.get(job_id)

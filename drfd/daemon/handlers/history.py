@@ -17,7 +17,7 @@ from drfd.daemon.children.usage_report import UsageTask, advice_view, answers
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup, ids_of
 from drfd.daemon.lookup.views import FULL_BYTES, Listed, ended_job_view
-from drfd.daemon.users.loop_time import CooperativeYield
+from drfd.daemon.users.turns import Pauses
 from drfd.journal.history import PastFilter, read_declared, read_ended
 from drfd.protocol import requests as msg
 from drfd.protocol.replies import AdviceView, HistoryReply, JobView, ReportReply
@@ -48,10 +48,10 @@ class HistoryHandler:
         past = await self._past(request.past, after=request.after, limit=request.limit + 1)
         path, most = self.engine.journal.path, request.limit
         jobs, has_more = await asyncio.to_thread(_read_page, path, past, most)
-        shown, yielding = Listed[JobView](), CooperativeYield()
+        shown, pauses = Listed[JobView](), Pauses()
         for job in jobs:
             shown.add(ended_job_view(job, private=may_touch(actor, job.spec)))
-            await yielding.maybe_yield()
+            await pauses.pause()
             if shown.is_full:
                 break
         after = None

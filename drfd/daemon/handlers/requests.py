@@ -9,13 +9,11 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from inspect import isawaitable
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from drfd import __version__
 from drfd.common.errors import HostError, NotPermitted, Refused, Unavailable
@@ -66,8 +64,8 @@ from drfd.daemon.lookup.rows import find_recent
 from drfd.daemon.monitoring.gpu_use import unkept_text
 from drfd.daemon.monitoring.meter import Curves, Meter
 from drfd.daemon.monitoring.reserves import Reserves
-from drfd.daemon.users.loop_time import CooperativeYield, PerUserLocks
-from drfd.daemon.users.quotas import Quotas, quota_uid
+from drfd.daemon.users.quotas import Quotas
+from drfd.daemon.users.turns import Pauses, Turns
 from drfd.devices.gpu import GPU
 from drfd.journal.history import Story, read_story
 from drfd.journal.records import Payload
@@ -88,8 +86,6 @@ _DEMAND_REASONS = {
     "EXTERNAL_LOAD",
     "MAINTENANCE",
 }
-#: Names of locks.
-_LISTS, _FORECASTS = "lists", "forecasts"
 #: The part of `history.max_size` (1/n) that ended tasks of a user's unfinished arrays may take.
 _UNFINISHED_PART = 4
 
@@ -106,10 +102,9 @@ class Verb:
     admin: str
     #: Returns the verb in the audit log, or None for a request that changes nothing.
     audit: Callable[[Any], str | None]
-    #: The name of the lock that a user's requests share, so that one of them is answered at a time;
-    #: "" for none.
-    lock: str
-    #: Whether a request may wait for long, and so holds none of its user's slots.
+    #: In which turn of its user a request is answered; "own" if the answer takes turns for parts.
+    turn: Literal["short", "long", "own"]
+    #: Whether a request may wait for long, and is given up when its client hangs up.
     waits: bool
     #: The type of the lines of a stream; None for a verb with one reply.
     lines: type | None
@@ -123,7 +118,7 @@ def verb(
     *requests: type[msg.Request],
     admin: str = "",
     audit: bool | Callable[[Any], str | None] = False,
-    lock: str = "",
+    turn: Literal["short", "long", "own"] = "short",
     waits: bool = False,
     lines: type | None = None,
 ) -> Callable[[_Function], _Function]:
@@ -134,7 +129,7 @@ def verb(
         for request in requests:
             name = str(request.__struct_config__.tag).replace("_", "-")
             logged = audit if callable(audit) else (lambda _, name=name if audit else None: name)
-            VERBS[request] = Verb(answer, admin, logged, lock, waits, lines)
+            VERBS[request] = Verb(answer, admin, logged, "own" if waits else turn, waits, lines)
         return answer
 
     return register
@@ -158,14 +153,11 @@ class Requests:
     shut_down: Callable[..., None]
     #: The directory of the signing keys, or None if submissions are not signed.
     keys_dir: Path | None = None
-    #: Returns Unix time by which history is removed; None for the clock of the engine.
     #: Returns the metrics and their content type, for an Accept header; None if there are none.
     metrics: Callable[[str], Awaitable[tuple[bytes, str]]] | None = None
     #: The clock of what each user may submit and change in a second.
     mono: Callable[[], float] = time.monotonic
-    _locks: defaultdict[str, PerUserLocks] = field(
-        default_factory=lambda: defaultdict(PerUserLocks)
-    )
+    turns: Turns = field(default_factory=Turns)
 
     def __post_init__(self) -> None:
         self.quotas = Quotas(lambda: self.config.limits, self.mono)
@@ -176,7 +168,7 @@ class Requests:
         self.forecasts = Forecasts(self.engine)
         self.starts = WatchedStarts(self.forecasts, self.mono)
         self.waits = WaitHandler(self.engine, self._lookup)
-        self._batch = BatchActions(self.engine, self._lookup, self.quotas)
+        self._batch = BatchActions(self.engine, self._lookup, self.quotas, self.turns)
 
     @property
     def link(self) -> Link:
@@ -188,10 +180,9 @@ class Requests:
         if known.admin and not actor.is_admin:
             raise NotPermitted("not-admin", f"only an administrator may {known.admin}")
         more = (gid,) if isinstance(request, msg.SubmitRequest) else ()
-        async with self._locks[known.lock][quota_uid(actor)] if known.lock else nullcontext():
-            found = known.answer(self, actor, request, *more)
-            reply: replies.Reply = await found if isawaitable(found) else found
-            return reply
+        found = known.answer(self, actor, request, *more)
+        reply: replies.Reply = await found if isawaitable(found) else found
+        return reply
 
     def close(self) -> None:
         """End the child processes."""
@@ -206,15 +197,15 @@ class Requests:
     ) -> replies.SubmissionReply:
         return await find_submission(self.engine, self._lookup, actor, request.id)
 
-    @verb(msg.RecentRequest, lock=_LISTS)
+    @verb(msg.RecentRequest)
     async def _recent(self, actor: st.Actor, request: msg.RecentRequest) -> replies.RecentReply:
         return await find_recent(self._lookup, actor, request)
 
-    @verb(msg.HistoryRequest, lock=_LISTS)
+    @verb(msg.HistoryRequest, turn="long")
     async def _past(self, actor: st.Actor, request: msg.HistoryRequest) -> replies.HistoryReply:
         return await self.history.page(actor, request)
 
-    @verb(msg.ReportRequest, lock=_LISTS)
+    @verb(msg.ReportRequest, turn="long")
     async def _report(self, _: st.Actor, request: msg.ReportRequest) -> replies.ReportReply:
         return await self.history.report(request)
 
@@ -222,7 +213,7 @@ class Requests:
     async def _wait(self, actor: st.Actor, request: msg.WaitRequest) -> replies.WaitReply:
         return await self.waits.wait(actor, request)
 
-    @verb(*msg.BATCHES, audit=True)
+    @verb(*msg.BATCHES, audit=True, turn="own")
     async def _act(self, actor: st.Actor, request: msg.BatchRequest) -> replies.BatchReply:
         if not isinstance(request, msg.CancelRequest):
             self.reserves.refuse_change(actor)
@@ -278,7 +269,7 @@ class Requests:
             return None
         return str(self.keys_dir / key_file_name(actor.uid, actor.user))
 
-    @verb(msg.MetricsRequest, lock=_LISTS)
+    @verb(msg.MetricsRequest)
     async def _metrics(self, _: st.Actor, __: msg.MetricsRequest) -> replies.MetricsReply:
         if self.metrics is None:
             raise Refused(
@@ -386,7 +377,7 @@ class Requests:
             is_admin=actor.is_admin,
         )
         if request.dry_run:
-            return await self._dry_run(actor, asked)
+            return await self._dry_run(asked)
         if self.keys_dir is not None and request.proof is None:
             raise Refused(
                 "not-signed",
@@ -442,7 +433,7 @@ class Requests:
             reply["drain"] = part["drain"]
         return reply
 
-    @verb(msg.StatusRequest, lock=_LISTS)
+    @verb(msg.StatusRequest)
     async def _status(self, actor: st.Actor, request: msg.StatusRequest) -> replies.StatusReply:
         """Return a list or a page; `after` is the place of its last row if there may be another."""
         shown = views.Listed[replies.JobView]()
@@ -452,9 +443,9 @@ class Requests:
         if request.select.ids:
             request = await by_ids(self._lookup, request)
         rows = await self._lookup.rows(request)
-        yielding = CooperativeYield()
+        pauses = Pauses()
         for row in rows:
-            await yielding.maybe_yield()
+            await pauses.pause()
             if row is None or (request.after is not None and place_of(row) <= request.after):
                 continue
             if shown.is_full or (len(shown.rows) == most and not request.select.ids):
@@ -503,8 +494,7 @@ class Requests:
             return {**reply, **self._service_state()}
         return reply
 
-    # The reply about a long array takes tens of milliseconds.
-    @verb(msg.ShowRequest, lock="show")
+    @verb(msg.ShowRequest)
     async def _show(self, actor: st.Actor, request: msg.ShowRequest) -> replies.ShowReply:
         """Return a job or an array; of another user's job what lists show to everybody: no command,
         paths, conditions or events."""
@@ -558,7 +548,7 @@ class Requests:
             part["gpu_memory_unkept"] = unkept
         return part
 
-    @verb(msg.WhyRequest, lock=_FORECASTS)
+    @verb(msg.WhyRequest, turn="long")
     async def _why(self, actor: st.Actor, request: msg.WhyRequest) -> replies.WhyReply:
         """Return the job, with why it waits or how it ended, and what would change that. Of another
         user's job only the reason and the expected start are shown."""
@@ -667,7 +657,7 @@ class Requests:
         job = self._lookup.single_job(request.id)
         return views.usage_points_view(self.curves.of_job(job), job.spec)
 
-    async def _dry_run(self, actor: st.Actor, asked: st.SubmitAsked) -> replies.DryRunReply:
+    async def _dry_run(self, asked: st.SubmitAsked) -> replies.DryRunReply:
         """Return the forecast for a submission that is not made. If there is no estimate, a null
         `reason` may mean that it is not known."""
 
@@ -679,11 +669,10 @@ class Requests:
             names = {each.job_id: name_of(each.job_id) for each in after}
             return TrialQuestion(replace(asked, now=now, ended=ended), names)
 
-        async with self._locks[_FORECASTS][quota_uid(actor)]:
-            try:
-                found = await self.forecasts.ask(trial)
-            except (Unavailable, HostError) as error:
-                found = ForecastReply(missing=ErrorMessage.of(error))
+        try:
+            found = await self.forecasts.ask(trial)
+        except (Unavailable, HostError) as error:
+            found = ForecastReply(missing=ErrorMessage.of(error))
         reply: replies.DryRunReply = {"expected_start_at": found.start_s, "reason": None}
         if found.certainty is not None:
             reply["expected_start_certainty"] = found.certainty.value
@@ -710,6 +699,7 @@ class Requests:
         msg.ShutdownRequest,
         admin="shut drfd down",
         audit=lambda request: "shutdown-kill-jobs" if request.kill_jobs else "shutdown",
+        turn="own",
     )
     async def _shutdown(
         self, actor: st.Actor, request: msg.ShutdownRequest

@@ -12,7 +12,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -24,14 +23,15 @@ from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup, Row, ids_of, passes
 from drfd.daemon.lookup.views import Listed, exit_status, reason_view, short_row
 from drfd.daemon.monitoring.meter import Meter
-from drfd.daemon.users.loop_time import PART_S, CooperativeYield, in_parts
+from drfd.daemon.users.quotas import quota_uid
+from drfd.daemon.users.turns import PART_S, Pauses, Turns
 from drfd.protocol import replies
 from drfd.protocol import requests as msg
 from drfd.protocol.requests import Selection
 
 #: Events of the journal that are read at a time.
 PAGE = 500
-#: Jobs of an event stream that are processed before other tasks run.
+#: Jobs of an event stream that are processed in a turn, at most.
 _AT_ONCE = 50
 
 
@@ -41,11 +41,9 @@ class WaitHandler:
 
     engine: Engine
     lookup: Lookup
-    #: What wakes clients, by the id of a job or an array that they wait for; of a task, by the
-    #: negated id of its array, any task's end.
-    waiters: dict[int, set[asyncio.Event]] = field(default_factory=dict)
-    #: All of them, each once.
-    everybody: set[asyncio.Event] = field(default_factory=set)
+    #: What wakes clients, each with the ids of the jobs and arrays that it waits for; in place of a
+    #: task's, the negated id of its array: the end of any of its tasks wakes the client.
+    waiters: dict[asyncio.Event, set[int]] = field(default_factory=dict)
     #: Whether all waiters have been woken and none has checked its jobs since.
     _all_woken: bool = False
 
@@ -55,12 +53,12 @@ class WaitHandler:
     async def wait(self, actor: Actor, request: msg.WaitRequest) -> replies.WaitReply:
         """Wait for the jobs of a request. The reply has the jobs that have ended, and as `never`
         those that can never start."""
-        yielding = CooperativeYield()
+        pauses = Pauses()
         ids = await ids_of(self.lookup, request.ids)
         for job_id in ids:
             if self.lookup.own_array(actor, job_id) is None:
                 self.lookup.own_job(actor, job_id)
-            await yielding.maybe_yield()
+            await pauses.pause()
         found = await self.until_ended(ids, any_one=request.any, timeout_s=request.timeout_s)
         done = len(found) == len(ids) or (request.any and bool(found))
         ended = Listed[replies.JobView | replies.EndedArrayView]()
@@ -69,14 +67,14 @@ class WaitHandler:
         for job_id in found:
             row = await self._ended_view(job_id, actor)
             ended.add(short_row(row) if ended.is_full else row)
-            await yielding.maybe_yield()
+            await pauses.pause()
         for job_id in () if done else ids:
             stuck = self.stuck(job_id)
             if stuck is not None:
                 view = self.lookup.view(stuck, actor)
                 view["reason"] = self.in_vain(stuck) or view["reason"]
                 never.add(short_row(view) if never.is_full else view)
-            await yielding.maybe_yield()
+            await pauses.pause()
         return {"done": done, "ended": ended.rows, "never": never.rows}
 
     async def _ended_view(
@@ -99,8 +97,8 @@ class WaitHandler:
             keys.append(-job.array_id)
             if not self.engine.ledger.lives(job.array_id):
                 keys.append(job.array_id)
-        for key in keys:
-            for waiter in self.waiters.get(key, ()):
+        for waiter, awaited in self.waiters.items():
+            if not awaited.isdisjoint(keys):
                 waiter.set()
 
     def stuck(self, job_id: int) -> Job | None:
@@ -130,17 +128,14 @@ class WaitHandler:
         """Wait until all jobs have ended or can never start, or until one has ended if `any_one`,
         or until the timeout. Return the ids that have ended."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        waiter, yielding = asyncio.Event(), CooperativeYield()
-        keys: set[int] = set()
-        self.everybody.add(waiter)
+        waiter, pauses = asyncio.Event(), Pauses()
+        keys = self.waiters[waiter] = set[int]()
         try:
             for job_id in ids:
                 if self.engine.ledger.lives(job_id):
                     array = self.engine.ledger.arrays.of_task(job_id)
-                    key = job_id if array is None else -array.id
-                    keys.add(key)
-                    self.waiters.setdefault(key, set()).add(waiter)
-                await yielding.maybe_yield()
+                    keys.add(job_id if array is None else -array.id)
+                await pauses.pause()
             left = list(ids)
             while True:
                 waiter.clear()
@@ -153,40 +148,41 @@ class WaitHandler:
                 except TimeoutError:
                     break
         finally:
-            self.everybody.discard(waiter)
-            await in_parts(lambda key: _forget(self.waiters, key, waiter), keys)
+            del self.waiters[waiter]
         return await self._ended(ids, len(ids))
 
     async def _ended(self, ids: Iterable[int], most: int) -> list[int]:
         """Return the first ids of jobs that have ended, at most so many."""
-        yielding = CooperativeYield()
+        pauses = Pauses()
         ended: list[int] = []
         for job_id in ids:
             if not self.engine.ledger.lives(job_id):
                 ended.append(job_id)
                 if len(ended) == most:
                     break
-            await yielding.maybe_yield()
+            await pauses.pause()
         return ended
 
     async def _are_settled(self, left: list[int]) -> bool:
         """Whether each has ended or can never start. Only those that must be checked again stay in
         `left`, so that many ends cost no more than there are ids."""
-        yielding = CooperativeYield()
+        pauses = Pauses()
         while left and not self.engine.ledger.lives(left[-1]):
             left.pop()
-            await yielding.maybe_yield()
+            await pauses.pause()
         for job_id in reversed(left):
             if self.engine.ledger.lives(job_id) and self.stuck(job_id) is None:
                 return False
-            await yielding.maybe_yield()
+            await pauses.pause()
         return True
 
     def _is_waited_for(self, job: Job) -> bool:
         """Whether a client or another job waits for the job; assumed of an array, for its tasks."""
         keys = [job.id] if job.array_id is None else [job.id, job.array_id, -job.array_id]
-        return job.id == job.array_id or any(
-            each in self.waiters or each in self.engine.ledger.dependents for each in keys
+        return (
+            job.id == job.array_id
+            or any(each in self.engine.ledger.dependents for each in keys)
+            or any(not awaited.isdisjoint(keys) for awaited in self.waiters.values())
         )
 
     def _wake_all(self) -> None:
@@ -194,19 +190,8 @@ class WaitHandler:
         again, and go on waiting if that is not all they wait for."""
         if not self._all_woken:
             self._all_woken = True
-            for waiter in self.everybody:
+            for waiter in self.waiters:
                 waiter.set()
-
-
-Key = TypeVar("Key")
-
-
-def _forget(listeners: dict[Key, set[asyncio.Event]], key: Key, listener: asyncio.Event) -> None:
-    """Remove a listener, and its key with the last one."""
-    found = listeners.get(key, set())
-    found.discard(listener)
-    if not found:
-        listeners.pop(key, None)
 
 
 @dataclass
@@ -215,16 +200,17 @@ class EventFeed:
 
     engine: Engine
     meter: Meter
-    #: What wakes streams at a change: of one user's jobs by the user's name, of any by "".
-    listeners: dict[str, set[asyncio.Event]] = field(default_factory=dict)
+    turns: Turns = field(default_factory=Turns)
+    #: What wakes streams at a change of a job: of this user's, or with "" of anybody's.
+    listeners: dict[asyncio.Event, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._lookup = Lookup(self.engine, self.meter)
         self.engine.listeners.append(self.job_changed)
 
     def job_changed(self, job: Job) -> None:
-        for key in (job.spec.user, ""):
-            for woken in self.listeners.get(key, ()):
+        for woken, user in self.listeners.items():
+            if user in ("", job.spec.user):
                 woken.set()
 
     async def stream(
@@ -238,8 +224,8 @@ class EventFeed:
         # Jobs that had not ended when they were last checked.
         left = list(ids)
         select = _narrowed(replace(request.select, ids=ids), actor)
-        key, woken = "" if ids else select.user or "", asyncio.Event()
-        self.listeners.setdefault(key, set()).add(woken)
+        woken = asyncio.Event()
+        self.listeners[woken] = "" if ids else select.user or ""
         try:
             now = journal.mark()
             is_known = request.after is not None and request.after <= now
@@ -271,7 +257,7 @@ class EventFeed:
                     return
                 await woken.wait()
         finally:
-            _forget(self.listeners, key, woken)
+            del self.listeners[woken]
 
     async def _event_lines(
         self, rows: Iterable[Row | None], actor: Actor
@@ -279,15 +265,16 @@ class EventFeed:
         left = iter(rows)
         while True:
             views: list[replies.EventLine] = []
-            count, until_s = 0, time.monotonic() + PART_S
-            for row in islice(left, _AT_ONCE):
-                count += 1
-                if row is not None:
-                    views.append({"event": self._lookup.row_view(row, actor)})
-                # Finding the reason why a job waits may take long.
-                if time.monotonic() > until_s:
-                    break
-            await asyncio.sleep(0)
+            count = 0
+            async with self.turns.next(quota_uid(actor)):
+                until_s = time.monotonic() + PART_S
+                for row in islice(left, _AT_ONCE):
+                    count += 1
+                    if row is not None:
+                        views.append({"event": self._lookup.row_view(row, actor)})
+                    # Finding the reason why a job waits may take long.
+                    if time.monotonic() > until_s:
+                        break
             if views:
                 yield views
             if not count:

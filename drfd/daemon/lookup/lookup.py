@@ -26,7 +26,7 @@ from drfd.core.scheduling.release_times import Certainty
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup import views
 from drfd.daemon.monitoring.meter import Meter
-from drfd.daemon.users.loop_time import CooperativeYield
+from drfd.daemon.users.turns import Pauses
 from drfd.journal.history import (
     PastFilter,
     is_like,
@@ -42,7 +42,7 @@ from drfd.protocol.requests import Ref, Selection
 async def resolved(lookup: Lookup, refs: Iterable[Ref]) -> AsyncIterator[tuple[Ref, int | Refused]]:
     """Yield each name of a job or array once, with its id or with why there is none. Tasks come
     array by array, because an ended array is decoded from the journal each time."""
-    yielding = CooperativeYield()
+    pauses = Pauses()
     tasks: dict[int, list[tuple[Ref, int]]] = {}
     for ref in dict.fromkeys(refs):
         if isinstance(ref, int):
@@ -50,12 +50,12 @@ async def resolved(lookup: Lookup, refs: Iterable[Ref]) -> AsyncIterator[tuple[R
         else:
             array_id, index = _task_of(ref)
             tasks.setdefault(array_id, []).append((ref, index))
-        await yielding.maybe_yield()
+        await pauses.pause()
     for array_id, named in tasks.items():
         array = lookup.any_array(array_id)
         for ref, index in named:
             yield ref, _task_id(array_id, array, index)
-            await yielding.maybe_yield()
+            await pauses.pause()
 
 
 async def id_by_name(lookup: Lookup, refs: Iterable[Ref]) -> dict[Ref, int]:
@@ -120,11 +120,11 @@ class Lookup:
     async def names_of(self, after: Iterable[Dependency]) -> Callable[[int], str]:
         """Return what gives the labels of jobs that a job waits for, or waited for, and of others.
         They are looked up in parts, array by array."""
-        yielding = CooperativeYield()
+        pauses = Pauses()
         names: dict[int, str] = {}
         for job_id in sorted({each.job_id for each in after}):
             names[job_id] = self.name_of(job_id)
-            await yielding.maybe_yield()
+            await pauses.pause()
         return lambda job_id: names.get(job_id) or self.name_of(job_id)
 
     async def rows(self, request: msg.StatusRequest) -> Iterator[Row | None]:
@@ -168,7 +168,7 @@ class Lookup:
     async def _tasks_of(self, request: msg.StatusRequest) -> dict[int, tuple[set[int], bool]]:
         """Return the ids of the tasks with a record that have rows, of each array of the request,
         and whether its cancelled tasks have one, too."""
-        found, yielding = {}, CooperativeYield()
+        found, pauses = {}, Pauses()
         named = sorted({int(ref) for ref in request.select.ids})
         for job_id in named:
             array = self.any_array(job_id)
@@ -182,7 +182,7 @@ class Lookup:
                 # Those that are named besides have their place among the others.
                 ids.update(named[bisect_right(named, job_id) : bisect_right(named, array.last_id)])
                 found[job_id] = ids, bool(most)
-            await yielding.maybe_yield()
+            await pauses.pause()
         return found
 
     def _named_rows(

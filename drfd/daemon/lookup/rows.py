@@ -19,7 +19,7 @@ from drfd.core.scheduling.release_times import StartForecast
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup, Row, job_of
 from drfd.daemon.lookup.views import row_view, wait_view
-from drfd.daemon.users.loop_time import CooperativeYield
+from drfd.daemon.users.turns import Pauses
 from drfd.protocol import replies
 from drfd.protocol import requests as msg
 
@@ -43,12 +43,12 @@ class WaitingRows:
     )
     _reasons_of: tuple[Plan | None, bool] = field(default=(None, True), init=False)
 
-    async def pending(self) -> list[int]:
+    async def pending(self, pauses: Pauses) -> list[int]:
         """Return the ids of the first rows in the order of their start; those without one come
         last."""
         rows = [*self._rows(islice(self._in_turn(), _MOST_PIECES), MOST_PENDING)]
         most = min(MOST_PENDING, self.count_pending()) - len(rows)
-        return rows + await self._unqueued({*rows}, most)
+        return rows + await self._unqueued({*rows}, most, pauses)
 
     def count_pending(self) -> int:
         ledger = self.engine.ledger
@@ -57,7 +57,7 @@ class WaitingRows:
         sizes = (len(array_state.unmaterialized) for array_state in ledger.arrays.values())
         return waiting - sum(max(0, size - 1) for size in sizes)
 
-    async def own(self, user: str, shown: Collection[int]) -> list[int]:
+    async def own(self, user: str, shown: Collection[int], pauses: Pauses) -> list[int]:
         """Return the ids of the user's rows that are not `shown`."""
         ledger = self.engine.ledger
         left = ledger.job_counts.waiting.get(user, 0)
@@ -73,16 +73,16 @@ class WaitingRows:
             if row_id not in shown and len(found) < MOST_PENDING:
                 found.append(row_id)
         most = MOST_PENDING - len(found) if left else 0
-        return found + await self._unqueued({*seen, *shown}, most, user)
+        return found + await self._unqueued({*seen, *shown}, most, pauses, user)
 
-    async def waiting_rows(self, ids: Iterable[int]) -> list[replies.SnapshotRow]:
+    async def waiting_rows(self, ids: Iterable[int], pauses: Pauses) -> list[replies.SnapshotRow]:
         """Return the rows that still wait, with their reasons."""
-        rows, yielding = list[replies.SnapshotRow](), CooperativeYield()
+        rows = list[replies.SnapshotRow]()
         for row_id in ids:
             # It may have started or ended in a pause.
             row = self.find(row_id)
             rows += [] if row is None else [self._view(row)]
-            await yielding.maybe_yield()
+            await pauses.pause()
         return rows
 
     def find(self, row_id: int) -> Row | None:
@@ -141,12 +141,12 @@ class WaitingRows:
         return rows
 
     async def _unqueued(
-        self, known: Collection[int], most: int, user: str | None = None
+        self, known: Collection[int], most: int, pauses: Pauses, user: str | None = None
     ) -> list[int]:
         """Return the ids of pending rows that are not `known`: those that only the limit of their
         group or array keeps out of the queue, in the order in which they enter it, then the others,
         then held ones."""
-        ledger, yielding = self.engine.ledger, CooperativeYield()
+        ledger = self.engine.ledger
         found: dict[int, None] = {}
 
         def enter(row_id: int, row: Row) -> None:
@@ -164,7 +164,7 @@ class WaitingRows:
                 waiting = self.find(row_id)
                 if waiting is not None and job_of(waiting).state is state:
                     enter(row_id, waiting)
-                await yielding.maybe_yield()
+                await pauses.pause()
         return [*found][: max(0, most)]
 
 
@@ -190,10 +190,10 @@ async def find_recent(
     own = msg.Selection(user=actor.user, name=pattern)
     ended = min(_MOST_READ, request.limit * _READ_FOR_EACH)
     found: dict[int, replies.RecentJobView] = {}
-    yielding = CooperativeYield()
+    pauses = Pauses()
     # In the order of their ids.
     for row in await lookup.rows(msg.StatusRequest(v=request.v, select=own, ended=ended)):
-        await yielding.maybe_yield()
+        await pauses.pause()
         job = None if row is None else job_of(row)
         if job is None or not owns(actor, job.spec) or request.name not in (None, job.spec.name):
             continue

@@ -23,7 +23,7 @@ from drfd.daemon.lookup import views
 from drfd.daemon.lookup.rows import WaitingRows
 from drfd.daemon.monitoring.gpu_use import MeasuredGpu
 from drfd.daemon.monitoring.meter import Curves
-from drfd.daemon.users.loop_time import CooperativeYield, LoopTime
+from drfd.daemon.users.turns import Pauses
 from drfd.host.measurements import read_pressure
 from drfd.protocol import replies
 
@@ -67,19 +67,19 @@ class Overview(WaitingRows):
         if job.state is JobState.ENDED:
             self._ended = None
 
-    async def common_part(self) -> tuple[replies.CommonSnapshot, frozenset[int]]:
+    async def common_part(self, pauses: Pauses) -> tuple[replies.CommonSnapshot, frozenset[int]]:
         """Return the part that is the same for all users, and the ids of its pending rows. Jobs may
         have started or ended meanwhile."""
-        ledger, yielding = self.engine.ledger, CooperativeYield()
+        ledger = self.engine.ledger
         running = list[replies.SnapshotRow]()
         for job_id in sorted(job.id for job in ledger.allocated_jobs())[:MOST_RUNNING]:
             job = ledger.jobs.get(job_id)
             if job is not None and job.is_allocated:
                 running.append(self._running(job))
-            await yielding.maybe_yield()
-        pending = await self.pending()
+            await pauses.pause()
+        pending = await self.pending(pauses)
         more = max(0, self.count_pending() - len(pending))
-        rows = await self.waiting_rows(pending)
+        rows = await self.waiting_rows(pending, pauses)
         self.renew_starts()
         shown = {
             "at": self.engine.clock().at_s,
@@ -178,18 +178,6 @@ class _Common:
         self.until_s = max(self.until_s, self.at_s + _PART * self.spent_s)
 
 
-class _Cost(LoopTime):
-    """What the steps of some work cost; it delays none."""
-
-    spent_s = 0.0
-
-    def charge(self, uid: int, cost_s: float) -> None:
-        self.spent_s += cost_s
-
-    def may_go(self, uid: int) -> bool:
-        return True
-
-
 @dataclass
 class SnapshotFeed:
     """All watching clients, and the JSON that they share."""
@@ -228,21 +216,21 @@ class SnapshotFeed:
 
     async def _make(self) -> None:
         try:
-            now_s, cost = self.mono(), _Cost(self.spent_s)
-            view, shown = await cost.metered(0, self.overview.common_part)
+            now_s, pauses = self.mono(), Pauses(self.spent_s)
+            view, shown = await self.overview.common_part(pauses)
             tail = self._encoder.encode(view)[1:] + b"}\n"
             self._common = _Common(now_s, now_s + _FRESH_S, tail, shown)
-            self._common.charge(cost.spent_s)
+            self._common.charge(pauses.worked_s())
         finally:
             self._making = None
 
     async def _head(self, actor: Actor, common: _Common) -> bytes:
         head = common.heads.get(actor.user)
         if head is None:
-            cost = _Cost(self.spent_s)
-            rows = await cost.metered(0, self.overview.own, actor.user, common.shown)
-            mine = self._encoder.encode(await cost.metered(0, self.overview.waiting_rows, rows))
+            pauses = Pauses(self.spent_s)
+            ids = await self.overview.own(actor.user, common.shown, pauses)
+            mine = self._encoder.encode(await self.overview.waiting_rows(ids, pauses))
             head = b'"user":%b,"mine":%b,' % (self._encoder.encode(actor.user), mine)
             common.heads[actor.user] = head
-            common.charge(cost.spent_s)
+            common.charge(pauses.worked_s())
         return b'{"ok":true,"snapshot":{"admin":%b,%b' % (_TRUTH[actor.is_admin], head)

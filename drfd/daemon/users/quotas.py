@@ -4,9 +4,8 @@ the others.
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -14,24 +13,19 @@ from drfd.common.errors import Refused
 from drfd.core.model.job import Actor
 from drfd.daemon.config import UserLimits
 
-#: Submissions of one user that a turn of the engine takes: nothing else runs during a turn.
-AT_ONCE = 16
-#: Seconds of a burst: the submissions or changes allowed in that time may come at once.
+#: Seconds of a burst: the changes allowed in that time may come at once.
 BURST_S = 100.0
-#: Stored bytes that count like one more submission or change.
+#: Stored bytes that count like one more change.
 WEIGHT_BYTES = 4096
 #: Changes that a command inside a job counts as: the launcher moves its process on its only thread,
 #: which may take hundredths of a second.
 EXEC_CHANGES = 100
-#: Seconds of delay from which on a request for changes is refused.
-MAX_DELAY_S = 30.0
 #: Seconds that a cancellation is delayed at most: it makes room.
 MAX_CANCEL_DELAY_S = 1.0
 #: Bytes of requests that have begun and are not answered, on all connections of one user together,
 #: except short requests.
 MAX_INCOMING_BYTES = 16 << 20
-#: Jobs that one user's requests may wait for and listen to by their ids, all together, and as many
-#: that they may change.
+#: Jobs that one user's requests may wait for and listen to by their ids, all together.
 MAX_NAMED = 200_000
 #: Bytes of unread replies on all connections of one user together. Beyond it only short replies,
 #: up to SHORT_BYTES, are sent.
@@ -65,14 +59,9 @@ class Quotas:
         self._connections: Counter[int] = Counter()
         self._incoming: Counter[int] = Counter()
         self._awaited: Counter[int] = Counter()
-        self._changing: Counter[int] = Counter()
         self._unread: Counter[int] = Counter()
-        #: For each user, held while a submission is with the engine.
-        self.submitting: defaultdict[int, asyncio.Semaphore] = defaultdict(
-            lambda: asyncio.Semaphore(AT_ONCE)
-        )
-        self._submissions = _Pace(lambda: self._limits().submissions_per_s, mono)
-        self._changes = _Pace(lambda: self._limits().changes_per_s, mono)
+        #: By uid, when the changes counted so far are reached at the allowed rate.
+        self._due_mono_s: dict[int, float] = {}
 
     @property
     def is_idle(self) -> bool:
@@ -116,22 +105,14 @@ class Quotas:
     def awaiting(self, uid: int, count: int) -> _Held:
         """Count ids that a client waits for or listens to, as each takes memory. Raises Refused for
         too many."""
-        return self._naming(self._awaited, uid, count)
-
-    def changing(self, uid: int, count: int) -> _Held:
-        """Count ids of jobs that are to be changed, which are others: who waits can still cancel.
-        Raises Refused for too many."""
-        return self._naming(self._changing, uid, count)
-
-    def _naming(self, counts: Counter[int], uid: int, count: int) -> _Held:
-        total = counts[uid] + count
+        total = self._awaited[uid] + count
         if total > MAX_NAMED:
             raise Refused(
                 "too-many-ids",
-                f"requests of {_name(uid)} would name {total} jobs; {MAX_NAMED} are the most",
+                f"requests of {_name(uid)} would wait for {total} jobs; {MAX_NAMED} are the most",
                 hint="name the array instead of its tasks, or fewer at a time",
             )
-        return _Held(counts, uid, count)
+        return _Held(self._awaited, uid, count)
 
     def unread(self, uid: int, size: int) -> _Held:
         """Count a reply until it is read. Raises Refused if it is too long to keep until then."""
@@ -144,50 +125,13 @@ class Quotas:
             )
         return _Held(self._unread, uid, size)
 
-    def submission_delay_s(self, uid: int, size: int = 0) -> float:
-        """Count one more submission with `size` bytes to be stored, and return for how many seconds
-        it must wait: 0 below the allowed rate."""
-        return self._submissions.take(uid, 1 + size // WEIGHT_BYTES)
-
-    def change_delay_s(self, uid: int, *, is_cancel: bool, count: int = 1) -> float:
-        """Count one more request to change jobs, as so many, and return for how many seconds it
-        must wait. Raises Refused if that is too long."""
-        delay_s = self._changes.take(uid, count)
-        if is_cancel:
-            return min(delay_s, MAX_CANCEL_DELAY_S)
-        if delay_s > MAX_DELAY_S:
-            # A refused request is not counted, or a client that repeats it would never succeed.
-            self._changes.take(uid, -count)
-            rate = self._limits().changes_per_s
-            raise Refused(
-                "too-many-changes",
-                f"{_name(uid)} has changed jobs more than {rate * BURST_S:.0f} times lately, and "
-                f"{rate} a second are allowed",
-                hint=f"try again in {delay_s:.0f} s, or name fewer jobs; cancel works",
-            )
-        return delay_s
-
-    def changed(self, uid: int, count: int, size: int = 0) -> None:
-        """Count jobs that one request has changed, with `size` bytes to be stored for each. The
-        user's next requests wait for it."""
-        self._changes.take(uid, count * (1 + size // WEIGHT_BYTES))
-
-
-class _Pace:
-    """A rate limit for each user, with bursts."""
-
-    def __init__(self, rate: Callable[[], int], mono: Callable[[], float]) -> None:
-        """`rate` returns the allowed number per second."""
-        self._rate = rate
-        self._mono = mono
-        #: By uid, when the number counted so far is reached at the allowed rate.
-        self._due_mono_s: dict[int, float] = {}
-
-    def take(self, uid: int, count: int) -> float:
-        """Count more, and return by how many seconds the first of them is early."""
+    def take(self, uid: int, count: int, size: int = 0) -> float:
+        """Count so many submissions and changes, with `size` bytes to be stored for each, and
+        return for how many seconds the first of them must wait: 0 below the allowed rate."""
         now = self._mono()
         due = max(now, self._due_mono_s.get(uid, now))
-        self._due_mono_s[uid] = due + count / self._rate()
+        weight = count * (1 + size // WEIGHT_BYTES)
+        self._due_mono_s[uid] = due + weight / self._limits().changes_per_s
         return max(0.0, due - now - BURST_S)
 
 
