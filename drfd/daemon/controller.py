@@ -21,6 +21,8 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from drfd.common.errors import DrfdError, HostError
@@ -31,7 +33,7 @@ from drfd.core.model.hours import LimitHours
 from drfd.core.model.job import ROOT, JobState
 from drfd.daemon import spawn
 from drfd.daemon.calendar import expand, expand_hours
-from drfd.daemon.config import Config, MetricsSettings, Site
+from drfd.daemon.config import Config, Site
 from drfd.daemon.countable import late_gpus
 from drfd.daemon.engine.engine import Engine, Work, home_and_others
 from drfd.daemon.engine.journal_upkeep import Retention, TrustedClock
@@ -44,7 +46,7 @@ from drfd.daemon.launcher_link.messages import LaunchSettings
 from drfd.daemon.lookup.follow import EventFeed
 from drfd.daemon.lookup.lookup import Lookup
 from drfd.daemon.lookup.snapshots import Overview, SnapshotFeed
-from drfd.daemon.metrics.publication import Outlets, metrics_warnings
+from drfd.daemon.metrics.publication import metrics_warnings, serve, write_regularly
 from drfd.daemon.monitoring.meter import Curves, Meter, Sampler
 from drfd.daemon.monitoring.outside import OutsideUsers
 from drfd.daemon.monitoring.reserves import Reserves
@@ -56,7 +58,9 @@ from drfd.launcher.protocol import SOCKET_NAME
 from drfd.linux.service import Service
 
 if TYPE_CHECKING:
-    from drfd.daemon.metrics.source import MetricsSource
+    from prometheus_client import CollectorRegistry
+
+    from drfd.daemon.metrics.source import Gauges
 
 log = logging.getLogger("drfd")
 
@@ -99,8 +103,8 @@ class Surroundings:
     allow: frozenset[int]
     #: Descriptor of the state directory's lock file.
     lock: int
-    #: Where metrics are given.
-    outlets: Outlets
+    #: The listening socket that gives metrics, or None.
+    metrics_port: socket.socket | None
 
 
 class Daemon:
@@ -146,7 +150,7 @@ class Daemon:
         self._engine.adopt_limit_hours(_limit_hours(site.rules))
         self._engine.listeners.append(self._curves.job_changed)
         self._weights = CoreWeights(self._engine, self._link)
-        self._outlets = surroundings.outlets
+        self._metrics_port = surroundings.metrics_port
         self._curves.resume(self._engine.ledger.allocated_jobs())
         self._sampler = Sampler(
             self._engine, self._meter, self._curves, OutsideUsers(self._meter).read
@@ -187,21 +191,19 @@ class Daemon:
             renew_starts=self._requests.starts.renew,
         )
         self._snapshots = SnapshotFeed(overview)
-        self._metrics = self._make_metrics(overview, config.metrics)
-        if self._metrics is not None:
-            self._requests.metrics = self._metrics.text
+        # They import the library of metrics, which may be missing.
+        is_on = config.metrics.is_on and not metrics_warnings(config.metrics)
+        self._metrics = self._make_metrics(overview) if is_on else None
         self._server = Server(
             self._requests, self._feed, self._snapshots, Accounts(surroundings.admins)
         )
 
-    def _make_metrics(self, overview: Overview, settings: MetricsSettings) -> MetricsSource | None:
-        """Count for metrics from now on, if some are wanted and their library is there."""
-        if not settings.is_on or metrics_warnings(settings):
-            return None
-        # They import the library.
+    def _make_metrics(self, overview: Overview) -> tuple[CollectorRegistry, Gauges]:
+        """Count for metrics from now on."""
         from prometheus_client import CollectorRegistry
+        from prometheus_client.openmetrics.exposition import generate_latest
 
-        from drfd.daemon.metrics.source import MetricsSource, Tally
+        from drfd.daemon.metrics.source import Gauges, Tally
 
         registry = CollectorRegistry()
         tally = Tally(registry)
@@ -209,9 +211,11 @@ class Daemon:
         self._engine.listeners.append(tally.job_changed)
         self._engine.on_turn = tally.turn.observe
         self._engine.on_commit = tally.commit.observe
-        return MetricsSource(
-            overview, registry, most_users=settings.users, away_s=self._link.away_s
-        )
+        most_users = self._requests.config.metrics.users
+        gauges = Gauges(overview, most_users=most_users, away_s=self._link.away_s)
+        registry.register(gauges)
+        self._requests.metrics = partial(asyncio.to_thread, generate_latest, registry)
+        return registry, gauges
 
     async def run(self, listener: socket.socket, *, idle_exit_s: float | None) -> None:
         """Run until SIGTERM, SIGINT or `drf shutdown`, or until a part fails. Jobs run on."""
@@ -234,9 +238,17 @@ class Daemon:
             asyncio.create_task(self._notifier.feed_watchdog()),
             asyncio.create_task(self._notifier.report_status()),
             asyncio.create_task(self._reserves.maintain()),
-            asyncio.create_task(self._outlets.run(self._metrics)),
             asyncio.create_task(collect_garbage()),
         ]
+        if self._metrics is not None:
+            registry, gauges = self._metrics
+            gauges.loop = loop
+            if self._metrics_port is not None:
+                serve(self._metrics_port, registry)
+            settings = self._requests.config.metrics
+            if settings.textfile is not None:
+                writing = write_regularly(Path(settings.textfile), settings.interval_s, registry)
+                parts.append(asyncio.create_task(writing))
         if idle_exit_s is not None:
             parts.append(asyncio.create_task(self._until_idle(idle_exit_s)))
         stop = asyncio.create_task(asyncio.Event().wait())

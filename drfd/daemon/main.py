@@ -23,7 +23,7 @@ from drfd.daemon.cluster import has_slurm
 from drfd.daemon.config import Config, Site, survey
 from drfd.daemon.controller import Daemon, Surroundings
 from drfd.daemon.handlers.doctor import InstallContext
-from drfd.daemon.metrics.publication import METRICS_FILES, open_outlets
+from drfd.daemon.metrics.publication import open_port
 from drfd.host.measurements import read_machine
 from drfd.launcher.settings import account_of, system_uids
 from drfd.linux import own_process, service
@@ -75,8 +75,8 @@ def serve(options: argparse.Namespace) -> None:
         options.socket or _usual_socket(options, is_system),
         0o666 if is_system or not owner else 0o600,
     )
-    outlets = open_outlets(config.metrics)
-    site = replace(site, warnings=(*site.warnings, *outlets.warnings))
+    metrics_port, port_warnings = open_port(config.metrics)
+    site = replace(site, warnings=(*site.warnings, *port_warnings))
     launcher = slurm_launcher = None
     if options.launcher is None:
         if account is not None:
@@ -109,7 +109,7 @@ def serve(options: argparse.Namespace) -> None:
         late = late_changes(config, fresh)
         spawn.refuse_slurm_without_root(fresh, is_roots=is_roots)
         found = apply(fresh, read_machine(), places.state)
-        return fresh, replace(found, warnings=(*found.warnings, *late, *outlets.warnings))
+        return fresh, replace(found, warnings=(*found.warnings, *late, *port_warnings))
 
     launchers = tuple(each for each in (launcher, slurm_launcher) if each is not None)
     surroundings = Surroundings(
@@ -122,7 +122,7 @@ def serve(options: argparse.Namespace) -> None:
         admins=frozenset({0, owner}),
         allow=frozenset(allow),
         lock=lock,
-        outlets=outlets,
+        metrics_port=metrics_port,
     )
     daemon = Daemon(config, site, surroundings, reread)
     spawn.publish(lock, listening.path)
@@ -132,7 +132,8 @@ def serve(options: argparse.Namespace) -> None:
     finally:
         daemon.journal.close()
         listening.close()
-        outlets.close()
+        if metrics_port is not None:
+            metrics_port.close()
         for each in launchers:
             each.release()
         os.close(lock)
@@ -294,10 +295,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     ):
         path(name, f"{text} (default {default})", default=default, metavar=kind)
 
-    text = "print the metrics of the running daemon once, or files for monitoring"
-    path, _ = command("metrics", text)
-    text = "print this file instead: rules for Prometheus, or a dashboard for Grafana"
-    path("file", text, str, nargs="?", choices=sorted(METRICS_FILES))
+    path, _ = command("metrics", "print the metrics of the running daemon once")
     path("--socket", "the daemon's socket", metavar="PATH")
 
     path, _ = command("compact", "make the journal of a stopped daemon as short as it can be")

@@ -23,10 +23,7 @@ from drfd.daemon.calendar import expand_hours
 from drfd.daemon.cluster import node_gres
 from drfd.daemon.config import Config, DiskConfig, load, load_if_there, survey
 from drfd.daemon.countable import device_warnings, shared_memory
-from drfd.daemon.metrics.publication import (
-    metrics_warnings,
-    shipped_file,
-)
+from drfd.daemon.metrics.publication import metrics_warnings
 from drfd.devices.gpus import PLACES, Gpu, automatic, find_gpus
 from drfd.host.disks import Location, Speed, locate, measure
 from drfd.host.measurements import read_machine
@@ -182,11 +179,8 @@ def slurm_conf(options: argparse.Namespace) -> None:
 
 
 def print_metrics(options: argparse.Namespace) -> None:
-    """Print a shipped file, or the metrics of the running daemon. Raises Unavailable if there is no
-    daemon, and Refused if it counts nothing."""
-    if options.file is not None:
-        print(shipped_file(options.file), end="")
-        return
+    """Print the metrics of the running daemon. Raises Unavailable if there is no daemon, and
+    Refused if it counts nothing."""
     from drfd.client.connection import choose
 
     named = None if options.socket is None else str(options.socket)

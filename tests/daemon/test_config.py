@@ -36,7 +36,7 @@ from drfd.daemon.config import (
 from drfd.daemon.countable import CountableResource, instances_of, shared_memory
 from drfd.daemon.handlers.doctor import cures
 from drfd.daemon.main import install_context, late_changes, main
-from drfd.daemon.metrics.publication import open_outlets
+from drfd.daemon.metrics.publication import open_port
 from drfd.devices.gpus import Gpu
 from drfd.host.measurements import Machine
 from drfd.launcher.settings import LauncherSettings, load_settings, system_uids
@@ -812,7 +812,7 @@ def test_metrics_without_their_library_are_warned_of(tmp_path, capsys, monkeypat
         "prometheus-client is not installed: pip install 'drfd[metrics]' in drfd's environment, "
         "then restart drfd"
     )
-    assert open_outlets(load(path).metrics).tcp is None
+    assert open_port(load(path).metrics)[0] is None
     path.write_text("[metrics]\nusers = 5\n")
     assert check(path) == 0
     assert "metrics" not in capsys.readouterr().err, "nothing is asked of the library"

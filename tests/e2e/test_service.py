@@ -336,9 +336,9 @@ def test_a_job_finds_its_daemon_and_a_shell_is_told_where_it_is(home):
 
 
 def test_a_reader_that_leaves_early_is_no_failure():
-    """As in `drfd metrics dashboard | head -1`."""
+    """As in `drfd slurm-conf | head -1`."""
     with subprocess.Popen(
-        [BIN / "drfd", "metrics", "dashboard"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [BIN / "drfd", "slurm-conf"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         process.stdout.close()
         assert (process.stderr.read(), process.wait()) == (b"", 0)

@@ -31,6 +31,7 @@ FILES = {
     "usr/share/bash-completion/completions/drf",
     "usr/share/doc/drfd/changelog.gz",
     "usr/share/doc/drfd/copyright",
+    *(f"usr/share/drfd/{name}" for name in ("alerts.yml", "dashboard.json")),
     "usr/share/fish/vendor_completions.d/drf.fish",
     "usr/share/lintian/overrides/drfd",
     *(f"usr/share/man/man1/drf-{verb}.1.gz" for verb in VERBS),

@@ -153,8 +153,8 @@ class Requests:
     shut_down: Callable[..., None]
     #: The directory of the signing keys, or None if submissions are not signed.
     keys_dir: Path | None = None
-    #: Returns the metrics and their content type, for an Accept header; None if there are none.
-    metrics: Callable[[str], Awaitable[tuple[bytes, str]]] | None = None
+    #: Returns the metrics as a text of OpenMetrics; None if there are none.
+    metrics: Callable[[], Awaitable[bytes]] | None = None
     #: The clock of what each user may submit and change in a second.
     mono: Callable[[], float] = time.monotonic
     turns: Turns = field(default_factory=Turns)
@@ -277,8 +277,7 @@ class Requests:
                 "this daemon gives no metrics",
                 hint="write port or textfile in [metrics] of drfd.toml, and restart drfd",
             )
-        text = (await self.metrics("application/openmetrics-text"))[0]
-        return {"text": text.decode()}
+        return {"text": (await self.metrics()).decode()}
 
     @verb(msg.DoctorRequest)
     def _doctor(self, _: st.Actor, __: msg.DoctorRequest) -> replies.DoctorReply:

@@ -1,7 +1,7 @@
 """The metrics of one daemon: counters, and gauges of the moment at which somebody asks.
 
 The gauges are read on the loop between turns, as a snapshot for `drf top` is, and at most as often
-as they may cost; the text is made of them in a thread, and shared by all who ask.
+as they may cost.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
-from prometheus_client.exposition import choose_encoder
-from prometheus_client.openmetrics import exposition as openmetrics
 
 from drfd import __version__
 from drfd.core.fairness.rules import Rules
@@ -28,9 +26,8 @@ from drfd.daemon.lookup.snapshots import Overview
 from drfd.daemon.lookup.views import resources_view
 from drfd.protocol.replies import GpuView, MachinePart, ResourcesView, SnapshotNode
 
-PLAIN = "text/plain; version=0.0.4; charset=utf-8"
-#: Seconds for which a text is given again, at least.
-_FRESH_S = 1.0
+#: Seconds for which gauges are given again, at least, and until they must be there.
+_FRESH_S, _LONGEST_S = 1.0, 10.0
 #: The loop spends at most this part (1/n) of its time on reading the gauges.
 _PART = 100
 #: Upper ends of the buckets, in seconds: of times that jobs wait, and of steps of the daemon.
@@ -102,13 +99,12 @@ class Tally:
                 self._ends[job.outcome].inc()
 
 
-class MetricsSource:
-    """Makes the texts of one daemon, of the counters in `registry` and of present gauges."""
+class Gauges:
+    """The gauges of one daemon: a collector of prometheus_client, asked in threads of its own."""
 
     def __init__(
         self,
         overview: Overview,
-        registry: CollectorRegistry,
         *,
         most_users: int,
         away_s: Callable[[], float | None],
@@ -116,46 +112,33 @@ class MetricsSource:
     ) -> None:
         """`away_s` returns for how many seconds the launcher has been away, or None."""
         self._overview = overview
-        self._registry = registry
         self._most_users = most_users
         self._away_s = away_s
         self._mono = mono
         self._started_s = time.time()
-        self._one_at_a_time = asyncio.Lock()
-        self._gauges: list[Metric] = []
-        #: The texts by their formats, each with the time until which it is given again.
-        self._texts: dict[str, tuple[bytes, float]] = {}
-        registry.register(self)
-
-    def describe(self) -> list[Metric]:
-        """Return nothing: no other collector has metrics of these names."""
-        return []
+        #: The daemon's loop, from when it runs.
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._latest: list[Metric] = []
+        self._fresh_until_s = float("-inf")
 
     def collect(self) -> Iterator[Metric]:
-        return iter(self._gauges)
+        """Yield the gauges, which may be a moment old. Must not be called on the loop."""
+        assert self.loop is not None
+        asked = asyncio.run_coroutine_threadsafe(self._read(), self.loop)
+        try:
+            return iter(asked.result(_LONGEST_S))
+        finally:
+            asked.cancel()
 
-    async def text(self, accept: str) -> tuple[bytes, str]:
-        """Return the metrics, which may be a moment old, in the format that the value of an Accept
-        header prefers, and the format's content type."""
-        # There are two formats, and no further texts for whatever versions are asked for.
-        is_open = choose_encoder(accept)[1].startswith("application/openmetrics-text")
-        encode = openmetrics.generate_latest if is_open else generate_latest
-        content_type = openmetrics.CONTENT_TYPE_LATEST if is_open else PLAIN
-        async with self._one_at_a_time:
-            text, until_s = self._texts.get(content_type, (b"", 0.0))
-            if self._mono() >= until_s:
-                journal = self._overview.engine.journal.path
-                journal_bytes = await asyncio.to_thread(journal_size, journal)
-                begin_s = self._mono()
-                self._gauges = [*self.gauges(journal_bytes)]
-                end_s = self._mono()
-                text = await asyncio.to_thread(encode, self._registry)
-                until_s = end_s + max(_FRESH_S, _PART * (end_s - begin_s))
-                self._texts[content_type] = text, until_s
-            return text, content_type
+    async def _read(self) -> list[Metric]:
+        begin_s = self._mono()
+        if begin_s >= self._fresh_until_s:
+            self._latest = [*self._gauges()]
+            end_s = self._mono()
+            self._fresh_until_s = end_s + max(_FRESH_S, _PART * (end_s - begin_s))
+        return self._latest
 
-    def gauges(self, journal_bytes: int) -> Iterator[Metric]:
-        """Yield the gauges of this moment."""
+    def _gauges(self) -> Iterator[Metric]:
         engine, view = self._overview.engine, self._overview.machine_part()
         ledger, rules = engine.ledger, engine.rules
         yield InfoMetricFamily("drfd_build", "Version of drfd.", {"version": __version__})
@@ -164,7 +147,11 @@ class MetricsSource:
             ("launcher_up", "1 if the launcher is connected, else 0.", self._away_s() is None),
             ("drained", "1 if no job starts until drf undrain.", view["draining"]),
             ("nodes_away", "Nodes whose launcher is away.", len(ledger.nodes_away)),
-            ("journal_size_bytes", "Journal on disk with its log.", journal_bytes),
+            (
+                "journal_size_bytes",
+                "Journal on disk with its log.",
+                journal_size(engine.journal.path),
+            ),
         ):
             yield GaugeMetricFamily(f"drfd_{name}", text, value)
         codes = sorted({notice["code"] for notice in self._overview.notices()})
