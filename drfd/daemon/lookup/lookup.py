@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import merge
 from pathlib import Path
@@ -131,84 +130,64 @@ class Lookup:
         """Return the rows of a list in order of ids, behind `request.after`. None stands for a
         skipped job, so that the caller can pause. A job is looked up when its row is due. Live jobs
         are listed before the journal is read, and may end meanwhile: none is missing from both. The
-        ids of the request are numbers (see `by_ids`)."""
-        select, after = request.select, request.after or (0, False)
-        if select.ids:
-            return self._named_rows(request, await self._tasks_of(request))
-        ledger = self.engine.ledger
-        # Ids of jobs, and negated ones of arrays with tasks without records.
-        live = {*ledger.jobs, *(-each for each in ledger.arrays.waiting())}
+        ids of the request are numbers (see `by_ids`), and have no pages, which would repeat the
+        look-ups."""
+        ledger, after = self.engine.ledger, request.after or (0, False)
         ended: list[Row] = []
-        if request.ended:
-            rows = await asyncio.to_thread(_last_ended, self.engine.journal.path, request)
-            live |= {*ledger.jobs, *(-each for each in ledger.arrays.waiting())}
-            ended = [row for row in rows if _key(row) not in live]
-        by_id = self.known if request.ended else ledger.jobs.get
-        found = (by_id(job_id) for job_id in sorted(live) if job_id > after[0])
-        jobs = (job if job is not None and passes(job, select) else None for job in found)
-        tasks = self._unlisted_tasks(live, request, after)
+        if request.select.ids:
+            named, after = set(request.select.ids), (0, False)
+            listed = await self._listed(request)
+            found = (
+                self.any_job(job_id) if job_id in named else self.known(job_id)
+                for job_id in sorted(listed)
+                if job_id > 0
+            )  # fmt: skip
+        else:
+            # Ids of jobs, and negated ones of arrays with tasks without records.
+            listed = {*ledger.jobs, *(-each for each in ledger.arrays.waiting())}
+            if request.ended:
+                rows = await asyncio.to_thread(_last_ended, self.engine.journal.path, request)
+                listed |= {*ledger.jobs, *(-each for each in ledger.arrays.waiting())}
+                ended = [row for row in rows if _key(row) not in listed]
+            by_id = self.known if request.ended else ledger.jobs.get
+            found = (by_id(job_id) for job_id in sorted(listed) if job_id > after[0])
+        jobs = (job if job is not None and _has_row(job, request) else None for job in found)
+        tasks = self._unlisted_tasks(listed, request, after)
         return _merged(jobs, tasks, _in_order(ended, request.tasks, after))
 
     def _unlisted_tasks(
-        self, live: set[int], request: msg.StatusRequest, after: Place
+        self, listed: set[int], request: msg.StatusRequest, after: Place
     ) -> Iterator[Row | None]:
         """Yield the rows of listed arrays: the tasks without a record, and those that have got one
         since. The ids of an array's tasks are between it and the next array."""
         ledger = self.engine.ledger
-        for array_id in sorted(-each for each in live if each < 0):
-            state = ledger.arrays.get(array_id)
-            if state is not None:
-                rows = [state.tasks, *(ledger.jobs[each] for each in state.live - live)]
-            else:
-                rows = [self.group_of(array_id)] if request.ended else []
+        for array_id in sorted(-each for each in listed if each < 0):
+            state, group = ledger.arrays.get(array_id), self.group_of(array_id)
+            rows: list[Row] = [ledger.jobs[each] for each in state.live - listed] if state else []
+            is_over = state is None and bool(request.select.ids)
+            if group is not None and (
+                request.ended or is_over or group.job.state is not JobState.ENDED
+            ):
+                rows.append(group)
             yield None
-            found = (row for row in rows if row is not None and passes(job_of(row), request.select))
+            found = (row for row in rows if _has_row(job_of(row), request))
             yield from _in_order(found, request.tasks, after)
 
-    async def _tasks_of(self, request: msg.StatusRequest) -> dict[int, tuple[set[int], bool]]:
-        """Return the ids of the tasks with a record that have rows, of each array of the request,
-        and whether its cancelled tasks have one, too."""
-        found, pauses = {}, Pauses()
-        named = sorted({int(ref) for ref in request.select.ids})
-        for job_id in named:
-            array = self.any_array(job_id)
-            if array is not None:
-                state = self.engine.ledger.arrays.get(job_id)
-                ids = set[int]() if state is None else set(state.live)
-                most = request.ended or (_ENDED_TASKS if state is None else 0)
-                if most:
-                    path = self.engine.journal.path
-                    ids.update(await asyncio.to_thread(read_ended_ids, path, array, limit=most))
-                # Those that are named besides have their place among the others.
-                ids.update(named[bisect_right(named, job_id) : bisect_right(named, array.last_id)])
-                found[job_id] = ids, bool(most)
-            await pauses.pause()
-        return found
-
-    def _named_rows(
-        self, request: msg.StatusRequest, tasks: Mapping[int, tuple[set[int], bool]]
-    ) -> Iterator[Row | None]:
-        """Yield all rows of the ids, without pages, which would repeat the look-ups."""
-        last: Place = (0, False)
+    async def _listed(self, request: msg.StatusRequest) -> set[int]:
+        """Return the ids of a request, with those of the tasks with a record in place of an
+        array's, and with its negated one for its other tasks."""
+        listed, pauses = set[int](), Pauses()
         # All names have been replaced by ids.
-        for job_id in sorted({int(ref) for ref in request.select.ids}):
-            rows: Iterator[Row | None] = iter(())
-            if job_id in tasks:
-                ids, with_cancelled = tasks[job_id]
-                state, group = self.engine.ledger.arrays.get(job_id), self.group_of(job_id)
-                if group is not None and group.job.state is JobState.ENDED and not with_cancelled:
-                    group = None
-                groups = _in_order(() if group is None else (group,), request.tasks)
-                ids |= set() if state is None else state.live
-                rows = _merged(map(self.known, sorted(ids)), groups)
-            else:
-                rows = iter([self.any_job(job_id)])
-            for row in rows:
-                if row is None or place_of(row) <= last:
-                    yield None
-                else:
-                    last = place_of(row)
-                    yield row
+        for job_id in {int(ref) for ref in request.select.ids}:
+            array, state = self.any_array(job_id), self.engine.ledger.arrays.get(job_id)
+            most = request.ended or (_ENDED_TASKS if state is None else 0)
+            listed.add(job_id if array is None else -job_id)
+            listed |= set() if state is None else state.live
+            if array is not None and most:
+                path = self.engine.journal.path
+                listed.update(await asyncio.to_thread(read_ended_ids, path, array, limit=most))
+            await pauses.pause()
+        return listed
 
     def group_of(self, array_id: int) -> Tasks | None:
         """Return the array's tasks without own records, or else its cancelled tasks, or None."""
@@ -397,6 +376,10 @@ def _last_ended(path: Path, request: msg.StatusRequest) -> list[Row]:
     rows: list[Row] = [*jobs, *(Tasks(array, array.cancelled) for array in arrays)]
     passing = [row for row in rows if passes(job_of(row), select)]
     return sorted(passing, key=lambda row: -(job_of(row).ended_at or 0))[:most]
+
+
+def _has_row(job: Job, request: msg.StatusRequest) -> bool:
+    return bool(request.select.ids) or passes(job, request.select)
 
 
 def _key(row: Row) -> int:
