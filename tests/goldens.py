@@ -21,6 +21,7 @@ import sqlite3
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
@@ -37,9 +38,9 @@ from drfd.core.model import job as jobs  # noqa: E402
 from drfd.core.model.job import Dependency, Outcome, Usage, Words  # noqa: E402
 from drfd.core.model.resources import Axes, Resources  # noqa: E402
 from drfd.core.scheduling.kept_free import SeenLoad  # noqa: E402
-from drfd.core.usage import BeyondTally, Curve, GpuTally  # noqa: E402
+from drfd.core.usage import BeyondTally, Curve, GpuTally, Point  # noqa: E402
 from drfd.journal.journal import Journal  # noqa: E402
-from drfd.journal.records import Payload  # noqa: E402
+from drfd.journal.records import Payload, encode  # noqa: E402
 from drfd.launcher import attempt_files, protocol  # noqa: E402
 from drfd.launcher.protocol import AttemptLimits, DiskLimit, LaunchOrder  # noqa: E402
 from drfd.linux.device_nodes import DeviceNode  # noqa: E402
@@ -165,12 +166,15 @@ EVENTS: list[ev.Event] = [
     ev.IdsRaised(at_s=69.5, next_id=40),
 ]  # fmt: skip
 CURVE = Curve(
-    attempt=1, start_ms=1_700_000_002_000, ends_ms=(0, 2001), spans_ms=(0, 2001),
-    columns={
-        "cores_milli": (None, 1500), "memory_kib": (1024, 2048), "read_kib_s": (None, 12),
-        "write_kib_s": (None, 0), "gpu_memory_kib": (1024, 2048), "gpu_percent": (None, 150),
-        "beyond_milli": (None, 1000),
-    },
+    attempt=1,
+    points=(
+        Point.of(1_700_000_002_000, 0, memory_bytes=(1 << 20, 1), gpu_memory_bytes=(1 << 20, 1)),
+        Point.of(
+            1_700_000_004_001, 2001, cores_milli=(3_000_000, 2001), memory_bytes=(2 << 20, 1),
+            read_bps=(24_000, 2001), write_bps=(0, 2001), gpu_memory_bytes=(2 << 20, 1),
+            gpu_percent=(150, 1), beyond_milli=(2_000_000, 2001),
+        ),
+    ),
     gpu_tally=GpuTally(3 << 20, 1 << 20, 150, 1),
     beyond_tally=BeyondTally(2_000_000, 3_000_000, 50),
 )  # fmt: skip
@@ -487,6 +491,9 @@ def _write_journal(path: Path) -> None:
             journal.commit()
         with closing(sqlite3.connect(whole)) as database:
             database.execute(f"update facts set value = '{'0' * 32}' where name = 'id'")
+            # As it is: what compression makes of it depends on the version of zlib.
+            plain = zlib.compress(encode(CURVE), 0)
+            database.execute("update curves set data = ?", (plain,))
             names = ("application_id", "user_version")
             marks = [(each, database.execute(f"pragma {each}").fetchone()[0]) for each in names]
             lines = [f"PRAGMA {name} = {value};" for name, value in marks]

@@ -10,7 +10,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from operator import add
 from typing import NamedTuple
 
@@ -30,22 +29,12 @@ class Measure(NamedTuple):
     #: milliseconds in which it was counted. 0 for a sum of readings, which is divided by their
     #: number.
     per_ms: int
-    #: The column of a curve, and how many bits it leaves out.
-    column: str
-    shift: int = 0
 
     def mean(self, amount: int, divisor: int) -> int | None:
         if not divisor:
             return None
         # A microsecond of CPU time per millisecond is a thousandth of a core.
         return round(amount / divisor) if self.per_ms == 1 else amount * self._per // divisor
-
-    def pair(self, mean: int | None, span_ms: int) -> tuple[int, int]:
-        """Return an amount and a divisor that have this mean."""
-        if mean is None:
-            return 0, 0
-        divisor = span_ms if self.per_ms else max(1, span_ms // _READING_MS)
-        return mean * divisor // self._per, divisor
 
     def total(self, pairs: Sequence[tuple[int, int]]) -> tuple[int, int]:
         """Return the sum of the known amounts of several jobs at one time: of what grows, scaled
@@ -64,18 +53,16 @@ class Measure(NamedTuple):
 #: Memory and utilisation of GPUs are those of all GPUs together, in per cent of one. Cores
 #: beyond the lower end of a range are a part of all.
 MEASURES = (
-    Measure("cores_milli", 1, "cores_milli"),
-    Measure("memory_bytes", 0, "memory_kib", 10),
-    Measure("read_bps", 1000, "read_kib_s", 10),
-    Measure("write_bps", 1000, "write_kib_s", 10),
-    Measure("gpu_memory_bytes", 0, "gpu_memory_kib", 10),
-    Measure("gpu_percent", 0, "gpu_percent"),
-    Measure("beyond_milli", 1, "beyond_milli"),
+    Measure("cores_milli", 1),
+    Measure("memory_bytes", 0),
+    Measure("read_bps", 1000),
+    Measure("write_bps", 1000),
+    Measure("gpu_memory_bytes", 0),
+    Measure("gpu_percent", 0),
+    Measure("beyond_milli", 1),
 )
 _AT = {measure.name: at for at, measure in enumerate(MEASURES)}
 _WIDTH = 2 + 2 * len(MEASURES)
-#: Assumed interval between readings when a curve is turned into points again.
-_READING_MS = 2000
 
 
 class Point(NamedTuple):
@@ -270,52 +257,11 @@ class BeyondTally:
 
 
 class Curve(Struct, frozen=True, omit_defaults=True):
-    """Points in columns, the oldest first: end, length, and the means of that time."""
+    """Points, the oldest first, whose ends are Unix times."""
 
     #: The job's attempt, or 0 for the curve of a user.
     attempt: int
-    #: Unix time of the first end, and the time from each end to the next; the first is 0.
-    start_ms: int = 0
-    ends_ms: tuple[int, ...] = ()
-    spans_ms: tuple[int, ...] = ()
-    #: By the names of `MEASURES`, if a value is known; one that is not known is None.
-    columns: dict[str, tuple[int | None, ...]] = {}
+    points: tuple[Point, ...] = ()
     #: Stored with the curve of a running job, so that a restart goes on with them.
     gpu_tally: GpuTally | None = None
     beyond_tally: BeyondTally | None = None
-
-    @classmethod
-    def of(cls, attempt: int, points: Iterable[Point]) -> Curve:
-        """Return the curve of points whose ends are Unix times in milliseconds."""
-        found = list(points)
-        if not found:
-            return cls(attempt)
-        columns = {}
-        for measure in MEASURES:
-            means = [each.mean(measure.name) for each in found]
-            if any(mean is not None for mean in means):
-                shifted = [None if mean is None else mean >> measure.shift for mean in means]
-                columns[measure.column] = tuple(shifted)
-        return cls(
-            attempt,
-            found[0].end_ms,
-            (0, *(after.end_ms - before.end_ms for before, after in pairwise(found))),
-            tuple([each.span_ms for each in found]),
-            columns,
-        )
-
-    def __len__(self) -> int:
-        return len(self.ends_ms)
-
-    def points(self) -> Iterator[Point]:
-        """Yield the points of this curve; their values are rounded."""
-        end_ms = self.start_ms
-        for at, (later_ms, span_ms) in enumerate(zip(self.ends_ms, self.spans_ms, strict=True)):
-            end_ms += later_ms
-            pairs = {}
-            for measure in MEASURES:
-                if measure.column in self.columns:
-                    value = self.columns[measure.column][at]
-                    mean = None if value is None else value << measure.shift
-                    pairs[measure.name] = measure.pair(mean, span_ms)
-            yield Point.of(end_ms, span_ms, **pairs)

@@ -266,7 +266,7 @@ class Journal:
     def put_curve(self, job_id: int, curve: Curve) -> None:
         """Store the job's usage curve in place of an earlier one."""
         query = "insert or replace into curves (job_id, data) values (?, ?)"
-        self._db.write(query, (job_id, records.encode(curve)))
+        self._db.write(query, (job_id, records.encode_curve(curve)))
 
     def curve(self, job_id: int) -> Curve | None:
         query = "select data from curves where job_id = ?"

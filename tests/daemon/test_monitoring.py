@@ -20,6 +20,7 @@ from drfd.common.errors import Refused
 from drfd.core.decisions.stimuli import Actor, Now, RemovedReport, SubmitAsked
 from drfd.core.model.job import Job, JobState, Outcome, Usage
 from drfd.core.model.resources import Resources
+from drfd.core.usage import Curve
 from drfd.daemon.config import UserLimits
 from drfd.daemon.lookup.views import curve_view
 from drfd.daemon.monitoring.meter import (
@@ -389,7 +390,7 @@ def test_points_are_means_of_the_time_between_two_samples_in_unix_time(machine):
     curve = curves.of_job(job())
     assert curve is not None
     begin_ms = round(now().at_s * 1000)
-    points = list(curve.points())
+    points = curve.points
     assert [each.end_ms - begin_ms for each in points] == [2000, 4000, 6000]
     assert [each.mean("cores_milli") for each in points] == [None, 500, 500]
     assert [each.mean("memory_bytes") for each in points] == [3 * MIB] * 3
@@ -398,6 +399,10 @@ def test_points_are_means_of_the_time_between_two_samples_in_unix_time(machine):
     assert [each.mean("write_bps") for each in points] == [None, 0, 0]
     last = curves.last(job())
     assert last is not None and last.mean("cores_milli") == 500
+
+
+def means(curve: Curve, name: str) -> list[int | None]:
+    return [each.mean(name) for each in curve.points]
 
 
 def on_gpus(machine: Machine, curves: Curves, each: Job, *readings: GpuShare | None) -> None:
@@ -432,14 +437,12 @@ def test_a_users_jobs_add_up_and_an_idle_user_is_forgotten_later(machine):
         machine.sample(curves, one, other, bobs)
     curve = curves.of_user("alice")
     assert curve is not None
-    assert curve.columns["cores_milli"] == (None, 1250, 1250)
-    assert curve.columns["memory_kib"] == (4096, 4096, 4096)
+    assert means(curve, "cores_milli") == [None, 1250, 1250]
+    assert means(curve, "memory_bytes") == [4 * MIB] * 3
     machine.sample(curves, bobs)
     curve = curves.of_user("alice")
-    assert curve is not None and (
-        curve.columns["cores_milli"][-1],
-        curve.columns["memory_kib"][-1],
-    ) == (0, 0)
+    assert curve is not None
+    assert [curve.points[-1].mean(name) for name in ("cores_milli", "memory_bytes")] == [0, 0]
     machine.at_s += 3700
     machine.sample(curves, bobs)
     assert curves.of_user("alice") is None
@@ -493,10 +496,10 @@ def test_points_have_what_was_lent_of_the_cores_for_jobs_with_a_range(machine):
         machine.sample(curves, each, plain)
     curve, users = curves.of_job(each), curves.of_user("alice")
     assert curve is not None and users is not None
-    assert curve.columns["cores_milli"] == (None, 3000, 500, 1000)
-    assert curve.columns["beyond_milli"] == (None, 2000, 0, 0)
+    assert means(curve, "cores_milli") == [None, 3000, 500, 1000]
+    assert means(curve, "beyond_milli") == [None, 2000, 0, 0]
     assert curve_view(curve, RANGED.demand)["cores_beyond"] == [None, 2.0, 0.0, 0.0]
-    assert users.columns["beyond_milli"] == (None, 2000, 0, 0)
+    assert means(users, "beyond_milli") == [None, 2000, 0, 0]
     single = curves.of_job(plain)
     assert single is not None and "cores_beyond" not in curve_view(single, plain.spec.demand)
 
@@ -556,9 +559,9 @@ def test_an_end_is_kept_in_few_points_with_the_same_sums(machine, make_shell):
     assert shell.journal.curve(1) is None, "it is not over as yet"
     shell.turn(RemovedReport(now().at_s, 1, 1))
     kept = shell.journal.curve(1)
-    assert kept is not None and ENDED_POINTS // 2 < len(kept) <= ENDED_POINTS
-    assert sum(kept.spans_ms) == 99 * 2000
-    assert {each.mean("cores_milli") for each in kept.points()} == {1000}
+    assert kept is not None and ENDED_POINTS // 2 < len(kept.points) <= ENDED_POINTS
+    assert sum(each.span_ms for each in kept.points) == 99 * 2000
+    assert {*means(kept, "cores_milli")} == {1000}
     run(machine, curves, job(2), 2)
     assert curves.final_curve(job(2)) is None, "of a very short job nothing is kept"
     run(machine, curves, job(2), 1)

@@ -128,8 +128,8 @@ async def test_a_report_shows_how_the_last_job_of_each_row_went(desk):
     points = [Point.of(2000 * at, 2000, **used) for at in range(1, 41)]
     for at, name in enumerate(("train", "train", "other"), 1):
         job_id = await desk.submit(ALICE, name=name)
-        desk.shell.engine.curve_of = lambda job: Curve.of(
-            1, [] if job.id == 3 else points[: 20 * job.id]
+        desk.shell.engine.curve_of = lambda job: Curve(
+            1, () if job.id == 3 else tuple(points[: 20 * job.id])
         )
         await desk.finish(job_id, at_s=float(at))
     desk.shell.engine.curve_of = lambda job: None

@@ -7,16 +7,19 @@ from msgspec import structs
 from drfd.core.model import events as ev
 from drfd.core.model.job import Actor, Words
 from drfd.core.model.resources import Axes
-from drfd.core.usage import Curve
+from drfd.core.usage import Curve, Point
 from drfd.journal.journal import Journal
 from drfd.journal.records import Payload
 from fakes import ALICE, apply_and_append, happened, replace, spec
 
 LONG = Words.of(["x" * 5000])
 CURVE = Curve(
-    attempt=1, start_ms=1, ends_ms=(0, 1), spans_ms=(0, 1),
-    columns={"cores_milli": (None, 1), "memory_kib": (1, 1), "read_kib_s": (None, 0)},
-)  # fmt: skip
+    attempt=1,
+    points=(
+        Point.of(1, 0, memory_bytes=(1024, 1)),
+        Point.of(2, 1, cores_milli=(1, 1), memory_bytes=(1024, 1), read_bps=(0, 1)),
+    ),
+)
 
 
 class Book:

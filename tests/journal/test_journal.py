@@ -25,7 +25,7 @@ from drfd.core.model.job import (
     Words,
 )
 from drfd.core.model.resources import Axes, Resources
-from drfd.core.usage import Curve
+from drfd.core.usage import Curve, Point
 from drfd.journal import texts
 from drfd.journal.history import FIRST, LAST, PastFilter, read_curves, read_ended, read_story
 from drfd.journal.pruning import JOB_BYTES
@@ -291,10 +291,12 @@ def test_one_end_drops_few_and_else_its_own(past_book, monkeypatch):
 # -- curves: the last word counts, and only what is committed ----------------------------------
 
 
-CURVE_BEFORE = Curve(1, 1000, (0, 2000), (0, 2000), {"cores_milli": (None, 500)})
+CURVE_BEFORE = Curve(1, (Point.of(1000, 0), Point.of(3000, 2000, cores_milli=(500, 1))))
 
 
-CURVE = Curve(2, 9000, (0, 2000, 4000), (2000, 2000, 4000), {"memory_kib": (64, 128, 1)})
+CURVE = Curve(
+    2, tuple(Point.of(end_ms, 2000, memory_bytes=(end_ms, 1)) for end_ms in (9000, 11_000))
+)
 
 
 def test_a_turn_that_fails_leaves_the_one_before(open_journal):

@@ -63,7 +63,7 @@ def add_curves(
 
 
 def _curve_view(job: Job, curve: Curve) -> replies.JobCurveView:
-    few = Curve.of(curve.attempt, thinned(curve.points(), _POINTS))
+    few = Curve(curve.attempt, tuple(thinned(curve.points, _POINTS)))
     points = curve_view(few, job.spec.demand)
     return {"id": job.id, "demand": demand_view(job.spec), **points}
 

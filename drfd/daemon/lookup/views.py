@@ -430,27 +430,26 @@ def usage_points_view(curve: Curve | None, spec: JobSpec | None) -> replies.Usag
 def curve_view(curve: Curve, demand: Resources | None) -> replies.CurveView:
     """Return the points, oldest first: means of the interval that ends at `at`, or null. `demand`
     is the job's, or None for the jobs of a user."""
-    points = list(curve.points())
 
     def cores(name: str) -> list[float | None]:
         return [None if milli is None else milli / 1000 for milli in means(name)]
 
     def means(name: str) -> list[int | None]:
-        return [each.mean(name) for each in points]
+        return [each.mean(name) for each in curve.points]
 
     view: replies.CurveView = {
-        "at": [each.end_ms / 1000 for each in points],
+        "at": [each.end_ms / 1000 for each in curve.points],
         "cores": cores("cores_milli"),
         "memory": means("memory_bytes"),
         "read": means("read_bps"),
         "write": means("write_bps"),
     }
-    if "beyond_milli" in curve.columns:
-        view["cores_beyond"] = cores("beyond_milli")
-    used = (curve.columns.get(name, ()) for name in ("gpu_memory_kib", "gpu_percent"))
+    beyond = cores("beyond_milli")
+    if any(each is not None for each in beyond):
+        view["cores_beyond"] = beyond
+    used = means("gpu_memory_bytes"), means("gpu_percent")
     if any(map(any, used)) or (demand is not None and _gpus_asked(demand)):
-        view["gpu_memory"] = means("gpu_memory_bytes")
-        view["gpu_utilisation"] = means("gpu_percent")
+        view["gpu_memory"], view["gpu_utilisation"] = used
     return view
 
 

@@ -557,7 +557,7 @@ class Curves:
         kept = self._present(job)
         if kept is None:
             curve, ahead_ms = self._saved(job), self._ahead_ms()
-            points = () if curve is None else curve.points()
+            points = () if curve is None else curve.points
             series = Series(each._replace(end_ms=each.end_ms - ahead_ms) for each in points)
             kept = _JobSeries(job.attempt, series, round(self.clock().mono_s * 1000))
             self._jobs[job.id] = kept
@@ -566,7 +566,7 @@ class Curves:
     def _curve(self, attempt: int, points: Iterable[Point]) -> Curve:
         ahead_ms = self._ahead_ms()
         moved = (each._replace(end_ms=each.end_ms + ahead_ms) for each in points)
-        return Curve.of(attempt, moved)
+        return Curve(attempt, tuple(moved))
 
     def _ahead_ms(self) -> int:
         """Return by how much Unix time is now ahead of the monotonic clock, which nobody sets."""
