@@ -23,6 +23,7 @@ from drfd.common.strict_table import (
     key,
     one_of,
     read_count,
+    read_count_or_zero,
     read_disk_name,
     read_keys,
     read_name,
@@ -170,10 +171,10 @@ class HistorySettings:
         "keep", _read_keep, 400 * _DAY_S,
         'time, with its unit, until an ended job is removed ("unlimited": never)', shown='"400d"',
     )  # fmt: skip
-    max_bytes: int = key(
-        "max_size", units.read_size_or_zero, 4 << 30,
-        "of ended jobs in the journal; beyond it the oldest jobs of the user with the most stored "
-        "data are removed (0: no bound)", shown='"4G"',
+    max_jobs_per_user: int = key(
+        "max_jobs_per_user", read_count_or_zero, 500_000,
+        "ended jobs of one user in the journal; beyond it the oldest are removed (0: no bound)",
+        shown="500000",
     )  # fmt: skip
 
 

@@ -36,7 +36,7 @@ from drfd.daemon.calendar import expand, expand_hours
 from drfd.daemon.config import Config, Site
 from drfd.daemon.countable import late_gpus
 from drfd.daemon.engine.engine import Engine, Work, home_and_others
-from drfd.daemon.engine.journal_upkeep import Retention, TrustedClock
+from drfd.daemon.engine.journal_upkeep import Retention
 from drfd.daemon.handlers.doctor import InstallContext
 from drfd.daemon.handlers.requests import Requests
 from drfd.daemon.launcher_link.core_weights import CoreWeights
@@ -156,11 +156,7 @@ class Daemon:
             self._engine, self._meter, self._curves, OutsideUsers(self._meter).read
         )
         self._notifier = ServiceNotifier(surroundings.manager, self._engine, self._link.away_s)
-        self._retention = Retention(
-            self.journal,
-            lambda: self._requests.config.history,
-            TrustedClock(clock, self.journal.trusted_time_s(), self.journal.store_trusted_time),
-        )
+        self._retention = Retention(self.journal, lambda: self._requests.config.history)
         self._end = asyncio.Event()
         self._end_needs_idle = False
         self._logged_shortage_s = float("-inf")

@@ -19,7 +19,7 @@ from drfd.common.failpoints import reach
 from drfd.core.ledger.ledger import End, Ledger
 from drfd.core.ledger.queue import ArrayState
 from drfd.core.model import events as ev
-from drfd.core.model.job import Array, Job, JobSpec, JobState, Outcome
+from drfd.core.model.job import Job, JobSpec, JobState, Outcome
 from drfd.core.model.resources import Axes
 from drfd.core.scheduling.backfill import KeptReservation
 from drfd.core.scheduling.kept_free import SeenLoad
@@ -30,7 +30,7 @@ from drfd.journal.arrays import Arrays
 from drfd.journal.database import Database
 from drfd.journal.files import Reserve, open_database
 from drfd.journal.history import PastFilter, query
-from drfd.journal.pruning import EventCount, EventTally, Finished, Pruning
+from drfd.journal.pruning import EventCount, EventTally, Pruning
 from drfd.journal.records import Records
 from drfd.journal.texts import CommandLines, Payloads, Texts
 
@@ -71,27 +71,10 @@ class Journal:
         self._unwritten: dict[int, tuple[Job, EventCount]] = {}
         with self._db.reported("read"):
             self._tally = EventTally(self._db)
-            self._finished = Finished(self._db)
 
     def _fact(self, name: str) -> str | None:
         row = self._db.row("select value from facts where name = ?", (name,))
         return None if row is None else str(row[0])
-
-    def trusted_time_s(self) -> float | None:
-        """Return the Unix time that a daemon last trusted, else that of the last event. None if the
-        journal is new."""
-        value = self._fact("trusted_s")
-        return self.last_event_at() if value is None else float(value)
-
-    def store_trusted_time(self, at_s: float) -> None:
-        """Make durable that a daemon trusts this Unix time. Must not be called within a turn."""
-        try:
-            query = "insert or replace into facts values ('trusted_s', ?)"
-            self._db.write(query, (repr(at_s),))
-            self.commit()
-        except HostError:
-            self.rollback()
-            raise
 
     def reservations(self) -> tuple[KeptReservation, ...]:
         """Return what the last daemon has kept for big jobs."""
@@ -180,7 +163,7 @@ class Journal:
         if job is not None and array_state is not None and array_state.is_over:
             self.arrays.end(array_state.array.id, event.at_s)
             self._tally.forget(array_state.array.id, job.spec.uid)
-            self._end(array_state.array)
+            self._end_texts(array_state.array.id, job.spec)
 
     def _append_for_array(self, event: ev.Event, array_state: ArrayState) -> None:
         """Add an event of all tasks of the array that have no record of their own."""
@@ -190,12 +173,7 @@ class Journal:
             events = self._tally.added(array.id, array.spec, size, live=not is_over)
         self.arrays.put(array, events, ended_at=event.at_s if is_over else None)
         if is_over:
-            self._end(array)
-
-    def _end(self, array: Array) -> None:
-        """Count an array as ended."""
-        self._finished.forget(array.id, array.spec.uid)
-        self._end_texts(array.id, array.spec)
+            self._end_texts(array.id, array.spec)
 
     def _end_texts(self, job_id: int, spec: JobSpec) -> None:
         with self._db.reported("write"):
@@ -213,14 +191,12 @@ class Journal:
                 self._unwritten[job.id] = job, events
                 return
             self._unwritten.pop(job.id, None)
-            size = self._write_row(job, events)
+            self._write_row(job, events)
             if job.array_id is None:
                 self._end_texts(job.id, job.spec)
-            else:
-                self._finished.add(job.array_id, job.spec.uid, size + events.bytes)
 
-    def _write_row(self, job: Job, events: EventCount) -> int:
-        """Write a job as it stands, and return the length of its record in bytes."""
+    def _write_row(self, job: Job, events: EventCount) -> None:
+        """Write a job as it stands."""
         live, data = job.state is not JobState.ENDED, records.encode(job)
         self._db.execute(
             _WRITE_LIVE if live else _WRITE_ENDED,
@@ -229,7 +205,6 @@ class Journal:
                 *(job.shown_state, job.ended_at, data, *events),
             ),
         )
-        return len(data)
 
     def last_event_at(self) -> float | None:
         """Return the Unix time of the last event of any kind, or None if the journal is new."""
@@ -373,19 +348,10 @@ class Journal:
         """Return the bytes stored for live jobs and arrays of all users."""
         return self.texts.live_bytes.total() + self._tally.bytes.total()
 
-    def finished_bytes(self, uid: int) -> int:
-        """Return the bytes of records of the user's ended tasks whose arrays are live. They cannot
-        be removed until the array has ended."""
-        return self._finished.bytes[uid]
-
-    def used_bytes(self) -> int:
-        """Return the length of the journal without its unused pages."""
-        return self._pruning.used_bytes()
-
     def remove_ended(self, before_s: float, user: str | None = None) -> int | None:
         """Remove some jobs that ended before that Unix time, the oldest first, and commit. With
-        `user`, only that user's jobs. Returns the bytes of the removed records, or None if there is
-        nothing more to remove."""
+        `user`, only that user's jobs. Returns the number of removed jobs and arrays, or None if
+        there is nothing more to remove."""
         try:
             removed = self._pruning.remove(before_s, user)
             self.commit()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from drfd.core.model import events as ev
 from drfd.core.model.job import JobSpec
 from drfd.journal.database import Database, open_snapshot, reported
 from drfd.journal.records import Records, StoredWords, without_words
-from drfd.journal.texts import ROW_BYTES, CommandLines, Payloads
+from drfd.journal.texts import CommandLines, Payloads
 
 #: Maximum number of events of one job or array, and of their bytes; the first and last events stay
 #: however long they are.
@@ -110,33 +110,6 @@ class EventTally:
         return EventCount(now.number - len(gone), now.bytes - size, now.dropped + len(gone))
 
 
-class Finished:
-    """Bytes of the records of ended tasks of live arrays, which cannot be removed yet."""
-
-    def __init__(self, db: Database) -> None:
-        self._db = db
-        self._of: Counter[int] = Counter()
-        #: Bytes of these records, by uid.
-        self.bytes: Counter[int] = Counter()
-        query = (
-            "select array_id, uid, sum(length(data) + event_bytes) from jobs where live = 0"
-            " and array_id in (select id from arrays where live = 1) group by array_id, uid"
-        )
-        for array_id, uid, size in self._db.execute(query):
-            self.add(array_id, uid, size)
-
-    def add(self, array_id: int, uid: int, size: int) -> None:
-        """Add a task that has ended, with records of `size` bytes."""
-        self._of[array_id] += size
-        self.bytes[uid] += size
-
-    def forget(self, array_id: int, uid: int) -> None:
-        """Drop the tasks of an array that has ended."""
-        self.bytes[uid] -= self._of.pop(array_id, 0)
-        if not self.bytes[uid]:
-            del self.bytes[uid]
-
-
 #: Maximum number of rows and bytes removed in one step, except for a single longer row.
 ROWS, _BYTES = 100, 256 << 10
 #: Number of ended jobs read by one query, and in one step.
@@ -156,6 +129,8 @@ class _Left:
     rows: int = ROWS
     bytes: int = _BYTES
     reads: int = _MOST_READ
+    #: Number of jobs and arrays that were removed.
+    removed: int = 0
 
     def take(self, size: int, rows: int = 1) -> None:
         self.rows -= rows
@@ -164,10 +139,6 @@ class _Left:
     @property
     def is_none(self) -> bool:
         return self.rows <= 0 or self.bytes <= 0
-
-    @property
-    def removed_bytes(self) -> int:
-        return _BYTES - self.bytes
 
     @property
     def has_removed(self) -> bool:
@@ -187,16 +158,10 @@ class Pruning:
         #: Whether pages were returned and the file has not been truncated yet.
         self._has_given = False
 
-    def used_bytes(self) -> int:
-        """Return the length of the journal without its unused pages."""
-        with self._db.reported("read"):
-            sizes = [self._value(f"pragma {each}") for each in ("page_count", "freelist_count")]
-            return (sizes[0] - sizes[1]) * self._value("pragma page_size")
-
     def remove(self, before_s: float, user: str | None) -> int | None:
         """Remove some jobs that ended before that Unix time, the oldest first. With `user`, only
-        that user's jobs. Returns the bytes of the removed records, which may be 0 if many jobs had
-        to be skipped, or None if there is nothing more to remove."""
+        that user's jobs. Returns the number of removed jobs and arrays, which may be 0 if many jobs
+        had to be skipped, or None if there is nothing more to remove."""
         left = _Left()
         with self._db.reported("write"):
             has_begun = not self._db.in_transaction
@@ -208,7 +173,7 @@ class Pruning:
             if has_begun and not left.has_removed:
                 self._db.execute("rollback")
         if left.has_removed:
-            return left.removed_bytes
+            return left.removed
         if left.reads <= 0:
             return 0
         # The next search begins from the start.
@@ -315,6 +280,7 @@ class Pruning:
         query = "delete from arrays where id = ? returning data, event_bytes, events"
         ((data, event_bytes, events),) = self._db.execute(query, (array_id,)).fetchall()
         left.take(len(data) + event_bytes, 1 + events)
+        left.removed += 1
         self._payloads.drop(array_id)
         self._release(array_id, _by_number.array(data).spec)
         # Its tasks are no longer skipped.
@@ -324,6 +290,7 @@ class Pruning:
         query = "delete from jobs where id = ? returning data, array_id, event_bytes, events"
         ((data, array_id, event_bytes, events),) = self._db.execute(query, (job_id,)).fetchall()
         left.take(len(data) + event_bytes, 1 + events)
+        left.removed += 1
         self._payloads.drop(job_id)
         self._release(array_id, _by_number.job(data).spec)
 
@@ -365,60 +332,15 @@ class Pruning:
 _INCREMENTAL = 2
 
 
-@dataclass(slots=True)
-class StoredBytes:
-    """Bytes of records in the journal, of ended jobs by user and of live jobs in total."""
-
-    #: Bytes of ended jobs, by user.
-    ended: dict[str, int] = field(default_factory=dict)
-    #: Bytes of live jobs of all users, with those of ended jobs that cannot be removed yet, such as
-    #: tasks of live arrays.
-    live_bytes: int = 0
-
-    @property
-    def ended_bytes(self) -> int:
-        return sum(self.ended.values())
-
-
-def read_shares(path: Path) -> StoredBytes:
-    """Sum the bytes of all records. Raises HostError. It reads the whole journal, so it is called
-    outside the daemon's loop."""
-    # Records that cannot be removed yet count as live: otherwise other users' would be removed.
-    stays = """live or ifnull(array_id in (
-        select id from arrays where live = 1
-            or (id = (select max(id) from arrays) and last_id >= (select max(id) from jobs))
-            or id = (select job_id from events order by seq desc limit 1)
-    ), 0)"""
-    # Only constants of this module are put into the statement.
-    records = f"""
-        select user, uid, stays, sum(bytes) from (
-            select user, uid, {stays} as stays, length(data) + event_bytes as bytes from jobs
-            union all
-            select user, uid, live, length(data) + event_bytes from arrays
-            union all
-            select user, uid, {stays}, length(curves.data) from curves join jobs on id = job_id
-        ) group by user, uid, stays
-    """  # noqa: S608
-    texts = f"""
-        select uid, live > 0, sum(bytes) from (
-            select uid, live, bytes from texts union all
-            select uid, live, {ROW_BYTES} from payloads
-        ) group by uid, live > 0
-    """  # noqa: S608
+def read_excess(path: Path, most: int) -> dict[str, int]:
+    """Return the users with more than `most` ended jobs and arrays, and by how many they have more.
+    Raises HostError. It reads an index of them all, so it is called outside the daemon's loop."""
+    query = (
+        "select user, count(*) - :most from (select user from jobs where live = 0"
+        " union all select user from arrays where live = 0) group by user having count(*) > :most"
+    )
     with open_snapshot(path) as db:
-        shares = StoredBytes()
-        long: dict[int, int] = {}
-        for uid, is_live, size in db.execute(texts):
-            if is_live:
-                shares.live_bytes += size
-            else:
-                long[uid] = size
-        for user, uid, is_live, size in db.execute(records):
-            if is_live:
-                shares.live_bytes += size
-            else:
-                shares.ended[user] = shares.ended.get(user, 0) + size + long.pop(uid, 0)
-        return shares
+        return dict(db.execute(query, {"most": most}).fetchall())
 
 
 def compact(path: Path) -> tuple[int, int]:

@@ -123,9 +123,8 @@ end;
 
 -- What is true of the journal itself, by name: `id` is random and made once; `next_id` is the lowest id
 -- that the next job may have, where the launcher has shown that higher ones were given out before;
--- `trusted_s` is the Unix time by which history was removed last; `reservations` is what was promised to
--- big jobs; `external_load` is what the daemon last saw of it; `past_runs` is what the scheduler knows of
--- ended runs, up to an event.
+-- `reservations` is what was promised to big jobs; `external_load` is what the daemon last saw of it;
+-- `past_runs` is what the scheduler knows of ended runs, up to an event.
 create table facts (
     name  text primary key,
     value text not null

@@ -47,7 +47,7 @@ EVERYTHING = """
     gres = {gpu = [0, 1]}
     defaults = {cores = 0.5, memory = "2G", time = "24h", read = "10M", write = 0}
     daemon = {user = "batch", system_users = ["backup", "www-data"]}
-    history = {keep = "30d", max_size = "500M"}
+    history = {keep = "30d", max_jobs_per_user = 500}
     [[disk]]
     name = "data"
     path = "/data"
@@ -161,7 +161,7 @@ def test_every_documented_key_is_read(path):
             connections=20, command_bytes=100_000,
             environment_bytes=32 << 10, script_bytes=1 << 20,
         ),
-        history=HistorySettings(keep_s=30 * 86400, max_bytes=500 << 20),
+        history=HistorySettings(keep_s=30 * 86400, max_jobs_per_user=500),
         windows=(
             WindowSettings(
                 name="upgrade", start=time.mktime((2026, 12, 1, 22, 0, 0, 0, 0, -1)),
@@ -210,7 +210,7 @@ MISTAKES: dict[str, str] = {
     "respect_external_load = false\n":
         "respect_external_load: unknown key (it belongs in [scheduling])",
     "memory = '1G'\n": "memory: unknown key (it belongs in [capacity] or [defaults])",
-    "[history]\nzzz = 1\n": "history.zzz: unknown key (known keys: keep, max_size)",
+    "[history]\nzzz = 1\n": "history.zzz: unknown key (known keys: keep, max_jobs_per_user)",
     # The tree.
     "[pools.a]\nlimit = {coers = 1}\n": "pools.a.limit.coers: unknown key (did you mean cores?)",
     "[pools.a.pools.b]\nweight = 0\n":
@@ -373,7 +373,7 @@ WRONG = {
     "metrics.port": ["0", "65536", '"9477"'],
     "metrics.textfile": ['"drfd.prom"', '"/run/drfd.txt"'],
     "metrics.textfile_interval": ['"soon"'], "metrics.users": ["0"],
-    "history.max_size": ['"big"', "-1"],
+    "history.max_jobs_per_user": ['"many"', "-1"],
     "pools.lab.weight": ["0", "-1", "nan", "inf", "true", '"2"'],
     "pools.lab.users": ['"alice"', "[1]", '[""]'],
 }  # fmt: skip

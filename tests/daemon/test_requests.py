@@ -27,7 +27,7 @@ from drfd.core.model.effects import Freeze, Launch, Thaw
 from drfd.core.model.hours import LimitHours, LimitSteps, Window
 from drfd.core.model.machine import InstancePlace
 from drfd.daemon.children.children import Children
-from drfd.daemon.config import Config, HistorySettings, survey
+from drfd.daemon.config import Config, survey
 from drfd.daemon.countable import CountableResource
 from drfd.daemon.engine import engine
 from drfd.daemon.handlers import batch
@@ -814,23 +814,6 @@ async def test_all_users_have_a_bound_together_and_each_has_a_little_in_any_case
             await desk.submit(user, **long)
         assert refusal.value.code == "too-much-kept"
     await desk.submit(ADMIN, **long)
-
-
-@pytest.mark.slow
-async def test_who_has_too_many_ended_tasks_kept_submits_no_more(make_desk):
-    """Their records cannot be removed and were in no budget: with the last task of each array held,
-    one user could fill the disk below the journal with them."""
-    desk = make_desk(config=Config(history=HistorySettings(max_bytes=100_000)), ready=False)
-    array = await desk.submit(ALICE, array="0-99", cwd="/" + "x" * 2000)
-    for task in range(array + 1, array + 100):
-        await desk.ask(ALICE, op="cancel", select={"ids": [task]})
-    with pytest.raises(Refused) as refusal:
-        await desk.submit(ALICE)
-    assert refusal.value.code == "too-much-kept"
-    await desk.submit(BOB)
-    await desk.submit(ADMIN)
-    await desk.ask(ALICE, op="cancel", select={"ids": [array]})
-    await desk.submit(ALICE)
 
 
 async def test_of_many_names_in_vain_the_reply_has_the_first_and_their_count(desk, monkeypatch):

@@ -86,8 +86,6 @@ _DEMAND_REASONS = {
     "EXTERNAL_LOAD",
     "MAINTENANCE",
 }
-#: The part of `history.max_size` (1/n) that ended tasks of a user's unfinished arrays may take.
-_UNFINISHED_PART = 4
 
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
@@ -345,7 +343,6 @@ class Requests:
                 return self._submitted(known)
         if not request.dry_run:
             self.reserves.refuse_submission(actor)
-            self._refuse_unfinished(actor)
         if request.again is not None:
             refuse_others_job(self.engine, self._lookup, actor, request.again.of)
         delay_s = self.site.defaults.slurm_start_delay_s
@@ -405,19 +402,6 @@ class Requests:
     def _largest_gpu(self) -> int | None:
         listed = dict(self.engine.rules.axes.instances).get(GPU, ())
         return self.link.gpu_use.largest(listed)
-
-    def _refuse_unfinished(self, actor: st.Actor) -> None:
-        """Raise Refused if ended tasks of the user's unfinished arrays take too much of the
-        journal: they cannot be removed before their arrays have ended."""
-        most = self.config.history.max_bytes // _UNFINISHED_PART
-        size = self.engine.journal.finished_bytes(actor.uid)
-        if most and size > most and not actor.is_admin:
-            raise Refused(
-                "too-much-kept",
-                f"the ended tasks of {actor.user}'s arrays that are not over take "
-                f"{show_size(size)} of drfd's journal, and may take {show_size(most)}",
-                hint="cancel what is left of these arrays, or wait until they are over",
-            )
 
     def _submitted(self, job_id: int) -> replies.SubmitReply:
         array = self._lookup.any_array(job_id)
