@@ -41,7 +41,7 @@ from drfd.daemon.lookup.snapshots import SnapshotFeed
 from drfd.daemon.lookup.views import error_view
 from drfd.daemon.users import quotas
 from drfd.daemon.users.accounts import Accounts, directory_slow
-from drfd.daemon.users.quotas import UNKNOWN, quota_uid
+from drfd.daemon.users.quotas import ID_BYTES, UNKNOWN, quota_uid
 from drfd.linux.descriptor_guard import PeerState, guarded, peek
 from drfd.linux.unix_sockets import peer_of
 from drfd.protocol import requests as msg
@@ -61,6 +61,8 @@ FRAME_S = 30.0
 PIECE_BYTES = 64 << 10
 #: Submissions of a list that share a commit: nothing else runs during a turn of the engine.
 AT_ONCE = 16
+#: How many times as long as the decoding of a long request its user's turn rests.
+_REST = 9
 #: Bytes of a reply written at a time.
 _SEND_BYTES = 1 << 15
 #: Seconds that the daemon waits at its end for a client to read its last reply.
@@ -133,8 +135,8 @@ class Frames:
         #: What was read behind the last line.
         self._rest = b""
 
-    async def next(self, count: Callable[[int], None]) -> bytes:
-        """Return one line, or nothing at the end of the stream. `count` is called with the number
+    async def next(self, keep: Callable[[int], None]) -> bytes:
+        """Return one line, or nothing at the end of the stream. `keep` is called with the number
         of bytes of a long line as they arrive, and may refuse them. Raises Refused for a line that
         is too long or too slow."""
         pieces = [self._rest or await self._reader.read(PIECE_BYTES)]
@@ -142,7 +144,7 @@ class Frames:
             try:
                 # The time limit begins with the first bytes of a request. Most come in one piece.
                 async with asyncio.timeout(FRAME_S):
-                    await self._read_on(pieces, count)
+                    await self._read_on(pieces, keep)
             except TimeoutError:
                 text = f"the request was not complete after {FRAME_S:.0f} s"
                 raise Refused("too-slow", text) from None
@@ -151,14 +153,14 @@ class Frames:
             raise Refused("too-long", f"a request may have {MAX_REQUEST_BYTES} bytes at most")
         return line + end if end else b""
 
-    async def _read_on(self, pieces: list[bytes], count: Callable[[int], None]) -> None:
+    async def _read_on(self, pieces: list[bytes], keep: Callable[[int], None]) -> None:
         """Read until a line is complete or too long, or to the end of the stream."""
         size = len(pieces[0])
         while pieces[-1] and b"\n" not in pieces[-1] and size <= MAX_REQUEST_BYTES:
             pieces.append(await self._reader.read(PIECE_BYTES))
             size += len(pieces[-1])
             if size > PIECE_BYTES:
-                count(len(pieces[-1]))
+                keep(len(pieces[-1]))
 
 
 def encode(view: Mapping[str, object]) -> bytes:
@@ -343,9 +345,9 @@ class Server:
         """Answer a client's requests one after the other."""
         frames = Frames(reader)
         while True:
-            with self._quotas.incoming(client.quota_uid) as count:
+            with self._quotas.keeping(client.quota_uid) as keep:
                 try:
-                    line = await frames.next(count)
+                    line = await frames.next(keep)
                     if not line:
                         return
                     actor = self._accounts.at_hand(client.uid)
@@ -366,7 +368,11 @@ class Server:
         first. The verb's handler, mostly in `Requests`, is called by `_carry_out`."""
         turn = partial(self._turns.next, client.quota_uid)
         async with turn():
+            since_s = time.thread_time()
             request: msg.Request | DrfdError | None = _decode(line)
+            if len(line) > PIECE_BYTES:
+                # Decoding stops the loop: for some lines of 2 MB as long as a tenth of a second.
+                await asyncio.sleep(_REST * (time.thread_time() - since_s))
             if isinstance(request, DrfdError):
                 return encode_error(request)
             assert request is not None
@@ -436,7 +442,9 @@ class Server:
     async def _send(self, writer: asyncio.StreamWriter, data: bytes, uid: int) -> None:
         """Send data and wait until the peer or the kernel's buffer has taken it. Raises Refused if
         the user leaves too much unread."""
-        with self._quotas.unread(uid, len(data)):
+        with self._quotas.keeping(uid) as keep:
+            if len(data) > PIECE_BYTES:
+                keep(len(data))
             # asyncio copies what the kernel does not take: at most one piece at a time.
             for at in range(0, len(data), _SEND_BYTES):
                 writer.write(memoryview(data)[at : at + _SEND_BYTES])
@@ -480,7 +488,8 @@ class Server:
         """Carry out a request, and return the reply or the refusal, which the caller logs. A
         request that is cancelled is logged here."""
         try:
-            with self._quotas.awaiting(quota_uid(actor), _count_awaited(request)):
+            with self._quotas.keeping(quota_uid(actor)) as keep:
+                keep(ID_BYTES * _count_awaited(request))
                 return await self._requests.answer(actor, gid, request)
         except DrfdError as error:
             return error
@@ -494,7 +503,8 @@ class Server:
     ) -> bytes:
         """Send a stream of events as fast as the peer reads it, and return its last line."""
         try:
-            with self._quotas.awaiting(quota_uid(actor), _count_awaited(request)):
+            with self._quotas.keeping(quota_uid(actor)) as keep:
+                keep(ID_BYTES * _count_awaited(request))
                 async with aclosing(self._feed.stream(actor, request)) as stream:
                     async for views in stream:
                         lines = b"".join(map(encode, views))

@@ -32,7 +32,7 @@ from drfd.daemon.lookup.snapshots import Overview, SnapshotFeed
 from drfd.daemon.server import AT_ONCE, MAX_ACCEPTS, Acceptor, Server
 from drfd.daemon.users import quotas as quotas_module
 from drfd.daemon.users.accounts import Accounts
-from drfd.daemon.users.quotas import MAX_INCOMING_BYTES, STRANGERS, UNKNOWN
+from drfd.daemon.users.quotas import ID_BYTES, MAX_KEPT_BYTES, STRANGERS, UNKNOWN
 from drfd.linux import descriptor_guard
 from drfd.linux.descriptor_guard import guarded
 from drfd.linux.listening import ListeningSocket
@@ -406,7 +406,7 @@ async def test_long_requests_without_end_are_bounded_over_all_connections(front)
     """Two megabytes each, and hundreds of connections: the daemon would keep it all."""
     async with front() as f:
         loop, refusals = asyncio.get_running_loop(), []
-        slow = [socket.socket(socket.AF_UNIX) for _ in range(MAX_INCOMING_BYTES // (1 << 20) + 4)]
+        slow = [socket.socket(socket.AF_UNIX) for _ in range(MAX_KEPT_BYTES // (1 << 20) + 4)]
         for each in slow:
             each.setblocking(False)
             await loop.sock_connect(each, str(f.path))
@@ -419,7 +419,7 @@ async def test_long_requests_without_end_are_bounded_over_all_connections(front)
         assert 1 <= len(refusals) <= 5
         assert set(refusals) == {"too-much-at-once"}
         await f.idle()
-        assert not f.desk.requests.quotas._incoming
+        assert not f.desk.requests.quotas._kept
         long = encoded(op="submit", cwd="/", argv=["true", *["x" * 100_000] * 4])
         c = await f.client()
         await c.send(long)
@@ -514,26 +514,26 @@ async def test_commands_inside_jobs_count_as_many_changes(front, pauses):
 
 async def test_one_user_waits_for_a_bounded_number_of_ids(front, monkeypatch):
     """Each costs memory for as long as it is waited for, on every one of many connections."""
-    monkeypatch.setattr(quotas_module, "MAX_NAMED", 3)
+    monkeypatch.setattr(quotas_module, "MAX_KEPT_BYTES", 3 * ID_BYTES)
     async with front() as f:
         await f.ask(**SUBMIT, held=True)
         await f.ask(**SUBMIT, held=True)
         waiter, listener, other = [await f.client() for _ in range(3)]
         await waiter.send(b'{"v":1,"op":"wait","ids":[1,2]}\n')
         await listener.send(b'{"v":1,"op":"events","select":{"ids":[1]},"after":0}\n')
-        await until(lambda: f.desk.requests.quotas._awaited[os.getuid()] >= 3)
+        await until(lambda: f.desk.requests.quotas._kept[os.getuid()] == 3 * ID_BYTES)
         reply = await other.ask(op="wait", ids=[1])
-        assert (reply["ok"], reply["error"]["code"]) == (False, "too-many-ids")
+        assert (reply["ok"], reply["error"]["code"]) == (False, "too-much-at-once")
         await f.ask(op="cancel", select={"ids": [1, 2]})
         assert (await waiter.reply())["done"] is True
         assert (await other.ask(op="wait", ids=[1, 2]))["done"] is True
-        while f.desk.requests.quotas._awaited:
+        while f.desk.requests.quotas._kept:
             assert "ok" in await listener.reply()
 
 
 async def test_what_one_user_does_not_read_is_bounded_over_all_connections(front, monkeypatch):
     """A list may be long; hundreds that nobody reads must not fill the daemon's memory."""
-    monkeypatch.setattr(quotas_module, "MAX_UNREAD_BYTES", 3 << 20)
+    monkeypatch.setattr(quotas_module, "MAX_KEPT_BYTES", 3 << 20)
     # All rows are one piece of the stream, however long they take.
     monkeypatch.setattr(follow_module, "PART_S", 30.0)
     async with front() as f:
@@ -543,17 +543,15 @@ async def test_what_one_user_does_not_read_is_bounded_over_all_connections(front
         stuck, other, stream = [await f.client() for _ in range(3)]
         stuck.writer.transport.pause_reading()  # type: ignore[attr-defined]
         await stuck.send(b'{"v":1,"op":"status"}\n')
-        await until(lambda: f.desk.requests.quotas._unread[os.getuid()])
-        # As long as nothing else is unread, a list of any length is sent.
+        await until(lambda: f.desk.requests.quotas._kept[os.getuid()])
         reply = await other.ask(op="status")
-        assert (reply["ok"], reply["error"]["code"]) == (False, "too-much-unread")
+        assert (reply["ok"], reply["error"]["code"]) == (False, "too-much-at-once")
         assert len((await other.ask(op="show", id=1))["job"]["argv"]) == 5
         # Events come as many at a time as there are, so one is to be too much by itself.
-        monkeypatch.setattr(quotas_module, "MAX_UNREAD_BYTES", 2_100_000)
-        monkeypatch.setattr(quotas_module, "SHORT_BYTES", 300_000)
+        monkeypatch.setattr(quotas_module, "MAX_KEPT_BYTES", 2_100_000)
         await stream.send(b'{"v":1,"op":"events"}\n')
         assert "mark" in await stream.reply()
-        assert (await stream.reply())["error"]["code"] == "too-much-unread"
+        assert (await stream.reply())["error"]["code"] == "too-much-at-once"
         stuck.writer.transport.resume_reading()  # type: ignore[attr-defined]
         assert len((await stuck.reply())["jobs"]) == 5
         assert len((await other.ask(op="status"))["jobs"]) == 5
@@ -585,12 +583,11 @@ async def test_uids_without_an_account_count_as_one_user_and_have_no_jobs(front,
             pauses.over.set()
             await c.ask(op="hold", select={"ids": [1]})
             assert pauses.lengths_s
-            with quotas.awaiting(STRANGERS, quotas_module.MAX_NAMED):
-                assert (await c.ask(op="wait", ids=[1]))["error"]["code"] == "too-many-ids"
-            monkeypatch.setattr(quotas_module, "SHORT_BYTES", 0)
-            with quotas.unread(STRANGERS, quotas_module.MAX_UNREAD_BYTES):
-                refusal = (await c.ask(op="hello"))["error"]
-            assert refusal["text"].startswith("everybody without an account has not read ")
+            with quotas.keeping(STRANGERS) as keep:
+                keep(MAX_KEPT_BYTES)
+                refusal = (await c.ask(op="wait", ids=[1]))["error"]
+            assert refusal["text"].startswith("long requests, unread replies and awaited jobs of ")
+            assert "everybody without an account" in refusal["text"]
             await c.close()
         await f.idle()
 

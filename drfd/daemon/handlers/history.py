@@ -16,8 +16,7 @@ from drfd.daemon.children.children import Children, Program, WorkKind
 from drfd.daemon.children.usage_report import UsageTask, advice_view, answers
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup, ids_of
-from drfd.daemon.lookup.views import FULL_BYTES, Listed, ended_job_view
-from drfd.daemon.users.turns import Pauses
+from drfd.daemon.lookup.views import Listed, ended_job_view
 from drfd.journal.history import PastFilter, read_declared, read_ended
 from drfd.protocol import requests as msg
 from drfd.protocol.replies import AdviceView, HistoryReply, JobView, ReportReply
@@ -46,19 +45,9 @@ class HistoryHandler:
     async def page(self, actor: Actor, request: msg.HistoryRequest) -> HistoryReply:
         """Return a page, newest first. `after` in it asks for the next page, or is null."""
         past = await self._past(request.past, after=request.after, limit=request.limit + 1)
-        path, most = self.engine.journal.path, request.limit
-        jobs, has_more = await asyncio.to_thread(_read_page, path, past, most)
-        shown, pauses = Listed[JobView](), Pauses()
-        for job in jobs:
-            shown.add(ended_job_view(job, private=may_touch(actor, job.spec)))
-            await pauses.pause()
-            if shown.is_full:
-                break
-        after = None
-        if has_more or len(shown.rows) < len(jobs):
-            last = jobs[len(shown.rows) - 1]
-            after = (last.ended_at, last.id)
-        return {"jobs": shown.rows, "after": after}
+        return await asyncio.to_thread(
+            _read_page, self.engine.journal.path, past, actor, request.limit
+        )
 
     def advice(self, job: Job) -> AdviceView | None:
         """Return the advice that ended jobs of the same kind give, or None. Blocks."""
@@ -104,13 +93,13 @@ def _is_small(task: UsageTask) -> bool:
     return sum(1 for _ in read_declared(Path(task.journal), some)) <= _FEW
 
 
-def _read_page(path: Path, past: PastFilter, most: int) -> tuple[list[Job], bool]:
-    """Return jobs, so many or as many as have commands that fill a page, and whether there are
-    more. Blocks."""
-    jobs, size_bytes = list[Job](), 0
+def _read_page(path: Path, past: PastFilter, actor: Actor, most: int) -> HistoryReply:
+    """Return so many jobs, or as many as fill a page. Blocks."""
+    shown = Listed[JobView]()
+    last: Job | None = None
     for job in read_ended(path, past):
-        if len(jobs) == most or size_bytes > FULL_BYTES:
-            return jobs, True
-        jobs.append(job)
-        size_bytes += len(job.spec.argv.data)
-    return jobs, False
+        if last is not None and (len(shown.rows) == most or shown.is_full):
+            return {"jobs": shown.rows, "after": (last.ended_at, last.id)}
+        shown.add(ended_job_view(job, private=may_touch(actor, job.spec)))
+        last = job
+    return {"jobs": shown.rows, "after": None}

@@ -165,7 +165,7 @@ class Requests:
         )
         self.forecasts = Forecasts(self.engine)
         self.starts = WatchedStarts(self.forecasts, self.mono)
-        self.waits = WaitHandler(self.engine, self._lookup)
+        self.waits = WaitHandler(self.engine, self._lookup, self.turns)
         self._batch = BatchActions(self.engine, self._lookup, self.quotas, self.turns)
 
     @property

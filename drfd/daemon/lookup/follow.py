@@ -11,7 +11,7 @@ import time
 from bisect import bisect_left, bisect_right
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import filterfalse, islice
 
 from msgspec.structs import replace
 
@@ -41,6 +41,7 @@ class WaitHandler:
 
     engine: Engine
     lookup: Lookup
+    turns: Turns
     #: What wakes clients, each with the ids of the jobs and arrays that it waits for; in place of a
     #: task's, the negated id of its array: the end of any of its tasks wakes the client.
     waiters: dict[asyncio.Event, set[int]] = field(default_factory=dict)
@@ -54,12 +55,20 @@ class WaitHandler:
         """Wait for the jobs of a request. The reply has the jobs that have ended, and as `never`
         those that can never start."""
         pauses = Pauses()
-        ids = await ids_of(self.lookup, request.ids)
-        for job_id in ids:
-            if self.lookup.own_array(actor, job_id) is None:
-                self.lookup.own_job(actor, job_id)
-            await pauses.pause()
+        async with self.turns.next(quota_uid(actor)):
+            ids = await ids_of(self.lookup, request.ids)
+            for job_id in ids:
+                if self.lookup.own_array(actor, job_id) is None:
+                    self.lookup.own_job(actor, job_id)
+                await pauses.pause()
         found = await self.until_ended(ids, any_one=request.any, timeout_s=request.timeout_s)
+        async with self.turns.next(quota_uid(actor)):
+            return await self._reply(actor, request, ids, found)
+
+    async def _reply(
+        self, actor: Actor, request: msg.WaitRequest, ids: Sequence[int], found: Sequence[int]
+    ) -> replies.WaitReply:
+        pauses = Pauses()
         done = len(found) == len(ids) or (request.any and bool(found))
         ended = Listed[replies.JobView | replies.EndedArrayView]()
         never = Listed[replies.JobView]()
@@ -128,19 +137,15 @@ class WaitHandler:
         """Wait until all jobs have ended or can never start, or until one has ended if `any_one`,
         or until the timeout. Return the ids that have ended."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        waiter, pauses = asyncio.Event(), Pauses()
-        keys = self.waiters[waiter] = set[int]()
+        ledger, waiter = self.engine.ledger, asyncio.Event()
+        left = list(filter(ledger.lives, ids))
+        arrays = {each: ledger.arrays.of_task(each) for each in left}
+        self.waiters[waiter] = {each if of is None else -of.id for each, of in arrays.items()}
         try:
-            for job_id in ids:
-                if self.engine.ledger.lives(job_id):
-                    array = self.engine.ledger.arrays.of_task(job_id)
-                    keys.add(job_id if array is None else -array.id)
-                await pauses.pause()
-            left = list(ids)
             while True:
                 waiter.clear()
                 self._all_woken = False
-                if (any_one and await self._ended(ids, 1)) or await self._are_settled(left):
+                if (any_one and not all(map(ledger.lives, ids))) or await self._are_settled(left):
                     break
                 left_s = None if deadline is None else deadline - time.monotonic()
                 try:
@@ -149,19 +154,7 @@ class WaitHandler:
                     break
         finally:
             del self.waiters[waiter]
-        return await self._ended(ids, len(ids))
-
-    async def _ended(self, ids: Iterable[int], most: int) -> list[int]:
-        """Return the first ids of jobs that have ended, at most so many."""
-        pauses = Pauses()
-        ended: list[int] = []
-        for job_id in ids:
-            if not self.engine.ledger.lives(job_id):
-                ended.append(job_id)
-                if len(ended) == most:
-                    break
-            await pauses.pause()
-        return ended
+        return list(filterfalse(ledger.lives, ids))
 
     async def _are_settled(self, left: list[int]) -> bool:
         """Whether each has ended or can never start. Only those that must be checked again stay in
@@ -169,7 +162,6 @@ class WaitHandler:
         pauses = Pauses()
         while left and not self.engine.ledger.lives(left[-1]):
             left.pop()
-            await pauses.pause()
         for job_id in reversed(left):
             if self.engine.ledger.lives(job_id) and self.stuck(job_id) is None:
                 return False
