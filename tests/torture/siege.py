@@ -20,6 +20,7 @@ import pwd
 import re
 import shutil
 import signal
+import sqlite3
 import statistics
 import subprocess
 import sys
@@ -36,8 +37,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.resources import Axes
 from drfd.journal.journal import Journal
+from fakes import tables
 from instance import (
     BIN,
     CONFIG,
@@ -63,6 +66,18 @@ SETTINGS = SETTINGS.replace("processes = 64", "processes = 256")
 QUIET_S, BESIDE_S, DEATHS_S = 6.0, 8.0, 8.0
 #: From one death to the next.
 _DEATH_S = 2.0
+#: How often jobs of each fate are submitted, compared with the others.
+ODDS = {
+    "good": 6.0,
+    "bad": 3.0,
+    "short": 4.0,
+    "held": 2.0,
+    "cancelled": 2.0,
+    "frozen": 1.0,
+    "straggler": 1.0,
+    "signalled": 1.0,
+    "late": 1.0,
+}
 #: Weights of who dies.
 _DEATHS = {
     "controller": 4,
@@ -92,8 +107,10 @@ class Phase:
 @dataclass
 class Siege:
     victim: Victim
+    #: The users who work, and one who is hostile.
     users: dict[str, pwd.struct_passwd]
     chance: Random
+    #: Jobs of all who work.
     per_second: float
     phases: list[Phase] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
@@ -108,7 +125,7 @@ class Siege:
     # -- the course of it ----------------------------------------------------------------------
 
     def run(self, seconds: float) -> None:
-        self._start_workers()
+        self._start_workers(self._compiled_stamp(), ODDS)
         until = time.monotonic() + seconds
         try:
             for attack in self._attacks():
@@ -116,17 +133,8 @@ class Siege:
                     break
                 self._round(attack)
         finally:
-            for name in self._workers:
-                self._home(name).joinpath("stop").touch()
-        for name, worker in self._workers.items():
-            wait_for(
-                f"the end of {name}'s work",
-                lambda worker=worker: self.victim.has_come_back() and worker.poll() is not None,
-                seconds=400,
-                show=self.victim.tail,
-            )
-            if worker.returncode != 0:
-                self.deviations.append(f"{name} has ended with {worker.returncode}")
+            self._tell_workers_to_end()
+        self._await_workers()
         # What the last attack had sent may have been read only after its own clearing.
         self._clear_attacker()
         self.check()
@@ -174,26 +182,46 @@ class Siege:
     def _home(self, name: str) -> Path:
         return self.victim.work / name
 
-    def _start_workers(self) -> None:
-        stamp = str(self.victim.root / "stamp")
-        source = str(BENCH / "stamp.c")
+    def _compiled_stamp(self) -> Path:
+        stamp, source = self.victim.root / "stamp", BENCH / "stamp.c"
         subprocess.run(["cc", "-O2", "-static", "-o", stamp, source], check=True)
+        return stamp
+
+    def _start_workers(self, stamp: Path | str, odds: dict[str, float]) -> None:
+        working = [name for name in self.users if name != "hostile"]
         for name, account in self.users.items():
             self._home(name).mkdir(mode=0o700)
             os.chown(self._home(name), account.pw_uid, account.pw_gid)
-            if name == "hostile":
+            if name not in working:
                 continue
-            words = (self.victim.socket, self._home(name), stamp, BIN / "drf")
+            words = (self.victim.socket, self._home(name), stamp, BIN / "drf", json.dumps(odds))
             seed = f"{name} {self.chance.random()}"
-            self._workers[name] = subprocess.Popen(
-                [
-                    *(sys.executable, "-I", "-c", WORKER),
-                    *(*map(str, words), seed, str(self.per_second / 2)),
-                ],
-                env={"PATH": os.environ["PATH"], "DRFD_SOCKET": str(self.victim.socket)},
-                stderr=self._home(name).joinpath("stderr").open("wb"),
-                **self._as(account),
+            with self._home(name).joinpath("stderr").open("wb") as stderr:
+                self._workers[name] = subprocess.Popen(
+                    [
+                        *(sys.executable, "-I", "-c", WORKER),
+                        *(*map(str, words), seed, str(self.per_second / len(working))),
+                    ],
+                    env={"PATH": os.environ["PATH"], "DRFD_SOCKET": str(self.victim.socket)},
+                    stderr=stderr,
+                    **self._as(account),
+                )
+
+    def _tell_workers_to_end(self) -> None:
+        for name in self._workers:
+            self._home(name).joinpath("stop").touch()
+
+    def _await_workers(self) -> None:
+        """They end when all their jobs have ended."""
+        for name, worker in self._workers.items():
+            wait_for(
+                f"the end of {name}'s work",
+                lambda worker=worker: self.victim.has_come_back() and worker.poll() is not None,
+                seconds=400,
+                show=self.victim.tail,
             )
+            if worker.returncode != 0:
+                self.deviations.append(f"{name} has ended with {worker.returncode}")
 
     def _start_attack(self, name: str) -> subprocess.Popen[bytes]:
         account = self.users["hostile"]
@@ -208,6 +236,8 @@ class Siege:
         )
 
     def _as(self, account: pwd.struct_passwd) -> dict[str, Any]:
+        if account.pw_uid == os.getuid():
+            return {"cwd": "/"}
         return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": [], "cwd": "/"}
 
     def _clear_attacker(self) -> None:
@@ -222,8 +252,8 @@ class Siege:
 
     # -- deaths --------------------------------------------------------------------------------
 
-    def _kill_somebody(self) -> None:
-        whom = self.chance.choices([*_DEATHS], [*_DEATHS.values()])[0]
+    def _kill_somebody(self, deaths: dict[str, int] = _DEATHS) -> None:
+        (whom,) = self.chance.choices([*deaths], [*deaths.values()])
         process = self.victim.process
         assert process is not None
         try:
@@ -318,12 +348,18 @@ class Siege:
                 self.deviations.append(
                     f"the books hold {books.allocated} and {len(books.jobs)} jobs"
                 )
+            if tables(books) != tables(Ledger.of_events(Axes(), list(journal.events()))):
+                self.deviations.append("the events make other books")
             for name in self._workers:
                 self._check_worker(name, journal)
+        with closing(sqlite3.connect(path)) as database:
+            if database.execute("select count(*) from payloads where live").fetchone() != (0,):
+                self.deviations.append("the payload of a job that is over is kept as a live one's")
 
     def _processes(self) -> list[str]:
         found = []
-        for pid in _of_users(*(account.pw_uid for account in self.users.values())):
+        uids = {account.pw_uid for account in self.users.values()} - {os.getuid()}
+        for pid in _of_users(*uids):
             with suppress(OSError):
                 found.append(Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace"))
         return found

@@ -18,21 +18,29 @@ from drfd.client.connection import Connection
 from drfd.common.errors import DrfdError, Refused, Unavailable
 
 _WAIT = "while :; do sleep 0.1; done"
-#: Fate: the script, how often it is drawn, and the ends that are right (state, exit code).
-FATES: dict[str, tuple[str, int, tuple[tuple[str, int | None], ...]]] = {
-    "good": ("exit 0", 6, (("COMPLETED", 0),)),
-    "bad": ("exit 3", 3, (("FAILED", 3),)),
-    "short": ("sleep 0.2", 4, (("COMPLETED", 0),)),
-    "held": ("exit 4", 2, (("FAILED", 4),)),
-    "cancelled": ("exec sleep 1000", 2, (("CANCELLED", None),)),
-    "frozen": ("sleep 0.5; exit 5", 1, (("FAILED", 5),)),
-    "straggler": ("setsid sleep 1000 & exit 7", 1, (("FAILED", 7),)),
-    "signalled": (f"trap 'exit 6' USR1; touch ready; {_WAIT}", 1, (("FAILED", 6),)),
-    "late": ("sleep 1000", 1, (("TIMEOUT", None),)),
+_BUSY = "while :; do :; done"
+#: Fate: the script, and the ends that are right (state, exit code).
+FATES: dict[str, tuple[str, tuple[tuple[str, int | None], ...]]] = {
+    "good": ("exit 0", (("COMPLETED", 0),)),
+    "bad": ("exit 3", (("FAILED", 3),)),
+    "short": ("sleep 0.2", (("COMPLETED", 0),)),
+    "held": ("exit 4", (("FAILED", 4),)),
+    "cancelled": ("exec sleep 1000", (("CANCELLED", None),)),
+    "frozen": ("sleep 0.5; exit 5", (("FAILED", 5),)),
+    "straggler": ("setsid sleep 1000 & exit 7", (("FAILED", 7),)),
+    "signalled": (f"trap 'exit 6' USR1; touch ready; {_WAIT}", (("FAILED", 6),)),
+    "late": ("sleep 1000", (("TIMEOUT", None),)),
+    "ranged": (
+        f"{_BUSY} & a=$!; {_BUSY} & b=$!; sleep 20; kill $a $b; exit 6",
+        (("FAILED", 6),),
+    ),
 }
+#: What each job declares; and, of those with a range, the upper ends and the pools.
+CORES_MILLI, MEMORY_BYTES = 200, 32 << 20
+UPPER_ENDS_MILLI, POOLS = (400, 2000, 4000, 4000, 4000, 4000), ("A", "B")
 #: What is measured: a job that writes down when its first instruction runs.
 PROBE = "probe"
-ENDS = {fate: ends for fate, (_, _, ends) in FATES.items()} | {PROBE: (("COMPLETED", 0),)}
+ENDS = {fate: ends for fate, (_, ends) in FATES.items()} | {PROBE: (("COMPLETED", 0),)}
 
 
 def deeds(fate: str, chance: Random) -> list[tuple[float, str]]:
@@ -49,17 +57,16 @@ def deeds(fate: str, chance: Random) -> list[tuple[float, str]]:
     return []
 
 
-def last_deed(state: str, fate: str) -> str | None:
-    """What is asked of a job that lives in the end: it was not done, or nobody answered."""
-    verb = {"HELD": "release", "SUSPENDED": "resume"}.get(state)
-    return verb or ("cancel" if fate == "cancelled" else None)
-
-
 class Worker:
-    def __init__(self, socket_path: Path, home: Path, stamp: str, drf: str, seed: str) -> None:
+    """`stamp`: the program of jobs that are measured. Without it none is, and nothing is submitted
+    by the program `drf`."""
+
+    def __init__(
+        self, socket_path: Path, home: Path, stamp: str, drf: str, odds: dict[str, float], seed: str
+    ) -> None:
         self._connection = Connection(socket_path)
         self._home, self._stamp, self._drf = home, stamp, drf
-        self._chance = Random(seed)
+        self._chance, self._odds = Random(seed), odds
         self._records = home.joinpath("records").open("a")
         self._fates: dict[int, tuple[str, int]] = {}
         self._later: list[tuple[float, str, int]] = []
@@ -81,18 +88,18 @@ class Worker:
         number, self._count = self._count, self._count + 1
         place = self._home / str(number // 1000)
         place.mkdir(exist_ok=True)
-        draw = self._chance.random()
+        draw = self._chance.random() if self._stamp else 0.5
         if draw < 0.2:
             self._submit_by_program(number, place)
             return
         fate = PROBE
         if draw < 0.6:
-            fate = self._chance.choices([*FATES], [weight for _, weight, _ in FATES.values()])[0]
+            (fate,) = self._chance.choices([*self._odds], [*self._odds.values()])
         fields: dict[str, Any] = {
             "cwd": str(place),
             "name": f"{fate}-{number}",
             "env": {"PATH": os.environ["PATH"]},
-            "demand": {"cores_milli": 200, "memory_bytes": 32 << 20},
+            "demand": {"cores_milli": CORES_MILLI, "memory_bytes": MEMORY_BYTES},
             "stderr": "/dev/null",
         }
         if fate == PROBE:
@@ -104,10 +111,15 @@ class Worker:
             fields["held"] = fate == "held"
             if fate == "late":
                 fields["time_limit_s"] = 1
+        most = CORES_MILLI
+        if fate == "ranged":
+            most = self._chance.choice(UPPER_ENDS_MILLI)
+            fields["demand"]["cores_max_milli"] = most
+            fields["pool"] = self._chance.choice(POOLS)
         begun_ns = time.monotonic_ns()
         job_id = self._asked("submit", **fields)
         if job_id is not None:
-            self._remember(job_id, fate, number, how="submit", begun_ns=begun_ns)
+            self._remember(job_id, fate, number, how="submit", begun_ns=begun_ns, most_milli=most)
 
     def _submit_by_program(self, number: int, place: Path) -> None:
         """As people do it."""
@@ -173,8 +185,9 @@ class Worker:
                 return
             for job in live:
                 fate, _ = self._fates.get(job["id"], ("", 0))
-                if verb := last_deed(job["state"], fate):
-                    self._asked(verb, select={"ids": [job["id"]]})
+                verb = {"HELD": "release", "SUSPENDED": "resume"}.get(job["state"])
+                if verb is not None or fate == "cancelled":
+                    self._asked(verb or "cancel", select={"ids": [job["id"]]})
                 self._signal(job["id"])
             time.sleep(0.2)
         self._note(refused="jobs do not end", code="stuck", at_ns=time.monotonic_ns())
@@ -194,6 +207,6 @@ class Worker:
 
 
 if __name__ == "__main__":
-    _socket, _home, _stamp, _drf, _seed, _rate = sys.argv[1:7]
+    _socket, _home, _stamp, _drf, _odds, _seed, _rate = sys.argv[1:8]
     os.umask(0o077)
-    Worker(Path(_socket), Path(_home), _stamp, _drf, _seed).run(float(_rate))
+    Worker(Path(_socket), Path(_home), _stamp, _drf, json.loads(_odds), _seed).run(float(_rate))
