@@ -283,22 +283,27 @@ class ProgressView(SubmittedView, ExpectedStart):
     node: NotRequired[str]
 
 
-class JobView(ProgressView):
-    """A job, or pending tasks of an array that are all alike (then `tasks` is sent)."""
+class OwnedView(SubmittedView):
+    """A job or an array with whose it is, and what only its owner may see."""
 
     uid: int
+    #: These four are null for everybody but the owner and administrators, and in the last rows of a
+    #: `wait` for many jobs with long commands. Of several tasks, the files have their patterns.
+    cwd: str | None
+    argv: list[str] | None
+    stdout: str | None
+    stderr: str | None
+
+
+class JobView(OwnedView, ProgressView):
+    """A job, or pending tasks of an array that are all alike (then `tasks` is sent)."""
+
     #: Null for a job that does not wait.
     reason: CodeText | None
     eligible_at: float | None
     #: Null for a job that has not ended.
     outcome: OutcomeView | None
     usage: UsageView
-    #: These four are null for everybody but the owner and administrators, and in the last rows of a
-    #: `wait` for many jobs with long commands.
-    cwd: str | None
-    argv: list[str] | None
-    stdout: str | None
-    stderr: str | None
     cgroup: str | None
     #: Instances of countable resources that were allocated to the job.
     gres_instances: NotRequired[dict[str, list[str]]]
@@ -312,21 +317,15 @@ class JobView(ProgressView):
     all_runs: NotRequired[AllRunsView]
 
 
-class ArrayView(SubmittedView):
+class ArrayView(OwnedView):
     """An array as a whole, for its owner."""
 
-    uid: int
     array_tasks: str
     tasks: int
     #: Tasks by state.
     counts: dict[str, int]
     #: Indices of the tasks that did not complete, by state.
     indices: dict[str, str]
-    #: Null in the last rows of a `wait` for many.
-    cwd: str | None
-    argv: list[str] | None
-    stdout: str | None
-    stderr: str | None
 
 
 class DependencyView(TypedDict):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from signal import SIGTERM
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 from msgspec import to_builtins
+from msgspec.structs import asdict
 
 from drfd.common.errors import DrfdError
 from drfd.common.indices import Ids, merged, show_spans
@@ -102,22 +103,18 @@ def _gpus_asked(demand: Resources) -> int:
 
 
 def gpu_view(gpu: MeasuredGpu) -> replies.GpuView:
-    reading, users = gpu.reading, gpu.users
-    jobs = None if users is None else sorted(key[0] for key in users if key is not None)
-    uids = {each.uid for each in gpu.outside} - {None}
-    return {
-        "name": reading.name,
-        "pci": reading.pci,
-        "uuid": reading.uuid,
-        "memory_used": reading.memory_used,
-        "memory_total": reading.memory_total,
+    users = gpu.users
+    view = {
+        **asdict(gpu.reading),
         "memory_jobs": gpu.jobs_memory,
         "memory_outside": gpu.outside_memory,
-        "utilisation": reading.utilisation,
-        "is_lost": reading.is_lost,
-        "jobs": jobs,
-        "outside_uids": None if users is None else sorted(uid for uid in uids if uid is not None),
+        "jobs": None if users is None else sorted(key[0] for key in users if key is not None),
+        "outside_uids": None
+        if users is None
+        else sorted({each.uid for each in gpu.outside if each.uid is not None}),
     }
+    del view["slice"], view["processes"]
+    return cast(replies.GpuView, view)
 
 
 def _submitted_view(job: Job) -> replies.SubmittedView:
@@ -171,7 +168,6 @@ def job_view(
 ) -> replies.JobView:
     """Return a job. Without `private`, fields that only the owner may see are null.
     `expected_start_s` is the start if all jobs end as estimated, or None if it is not known."""
-    spec = job.spec
     outcome: replies.OutcomeView | None = None
     if job.state is JobState.ENDED and job.outcome is not None:
         # The cause of a failed launch may contain the owner's paths and commands.
@@ -180,42 +176,48 @@ def job_view(
             outcome["reason"] = job.loss
     shown = {
         **_progress_view(job, expected_start_s),
-        "uid": spec.uid,
+        **_owned_view(job, private=private),
         "reason": reason,
         "eligible_at": job.eligible_at,
         "outcome": outcome,
         "usage": usage_view(job.usage or usage, job),
-        "cwd": spec.cwd if private else None,
-        "argv": list(spec.argv) if private else None,
-        "stdout": output_path(spec.stdout, job) if private else None,
-        "stderr": output_path(spec.stderr, job) if private else None,
         "cgroup": job.cgroup,
     }
     view = cast(replies.JobView, shown)
-    _add_some_options(view, spec)
-    if spec.demand.gres:
+    if job.spec.demand.gres:
         # A pending job has no instances.
         view["gres_instances"] = {name: list(some) for name, some in job.instances}
     return view
 
 
-def _add_some_options(view: replies.SubmittedView, spec: JobSpec) -> None:
-    """Add what lists show of the options that a job may have."""
+#: What only its owner may see of a job.
+_SECRET = ("cwd", "argv", "stdout", "stderr")
+
+
+def _owned_view(job: Job, *, private: bool) -> dict[str, object]:
+    """Return whose the job is and what lists show of its options. Without `private`, what only its
+    owner may see is null."""
+    spec = job.spec
+    secret: dict[str, object] = dict.fromkeys(_SECRET)
+    if private:
+        # Of tasks that are all alike, the patterns, such as `%a`.
+        is_group = job.array_id is not None and job.array_index is None
+        out, err = (
+            path if is_group else output_path(path, job) for path in (spec.stdout, spec.stderr)
+        )
+        secret = {"cwd": spec.cwd, "argv": list(spec.argv), "stdout": out, "stderr": err}
+    options: dict[str, object] = {
+        "comment": spec.comment,
+        "retry_of": None if spec.again is None else spec.again.of,
+        "output_max_bytes": spec.output_max_bytes,
+        "only_node": spec.demand.node or None,
+        "features": list(spec.demand.features) or None,
+        "preemptible": spec.preemptible or None,
+    }
+    known = {name: value for name, value in options.items() if value is not None}
     if spec.group is not None:
-        view["group"] = spec.group.name
-        view["group_at_once"] = spec.group.at_once
-    if spec.comment is not None:
-        view["comment"] = spec.comment
-    if spec.again is not None:
-        view["retry_of"] = spec.again.of
-    if spec.output_max_bytes is not None:
-        view["output_max_bytes"] = spec.output_max_bytes
-    if spec.demand.node:
-        view["only_node"] = spec.demand.node
-    if spec.demand.features:
-        view["features"] = list(spec.demand.features)
-    if spec.preemptible:
-        view["preemptible"] = True
+        known |= {"group": spec.group.name, "group_at_once": spec.group.at_once}
+    return {"uid": spec.uid, **secret, **known}
 
 
 def reason_view(reason: Wait | None) -> replies.CodeText | None:
@@ -533,16 +535,7 @@ def _seconds(microseconds: int | None) -> float | None:
 
 def tasks_view(group: Tasks, view: replies.JobView) -> replies.JobView:
     """Return the row of tasks that are all alike, from the view of a job that represents them."""
-    private = view["stdout"] is not None
-    return {
-        **view,
-        "id": group.array.id,
-        "array_tasks": group.indices,
-        "tasks": group.size,
-        # The patterns of the paths, such as `%a`, not those of one task.
-        "stdout": group.array.spec.stdout if private else None,
-        "stderr": group.array.spec.stderr if private else None,
-    }
+    return {**view, "id": group.array.id, "array_tasks": group.indices, "tasks": group.size}
 
 
 def array_view(array: Array, roll: TaskCounts, unmaterialized: Tasks | None) -> replies.ArrayView:
@@ -554,24 +547,15 @@ def array_view(array: Array, roll: TaskCounts, unmaterialized: Tasks | None) -> 
             counts[state] = counts.get(state, 0) + group.size
             if group is not unmaterialized:
                 bad[state] = merged([*bad.get(state, []), *group.ids])
-    spec = array.spec
-    view: replies.ArrayView = {
+    view = {
         **_submitted_view(array.common),
-        "id": array.id,
-        "array_id": array.id,
-        "array_index": None,
-        "uid": spec.uid,
+        **_owned_view(array.common, private=True),
         "array_tasks": array.whole.indices,
         "tasks": array.size,
         "counts": counts,
-        "indices": {state: _indices(array, ids) for state, ids in bad.items()},
-        "cwd": spec.cwd,
-        "argv": list(spec.argv),
-        "stdout": spec.stdout,
-        "stderr": spec.stderr,
+        "indices": {state: show_spans(array.spans_of(*ids)) for state, ids in bad.items()},
     }
-    _add_some_options(view, spec)
-    return view
+    return cast(replies.ArrayView, view)
 
 
 def ended_array_view(view: replies.ArrayView, bad: Job | None) -> replies.EndedArrayView:
@@ -595,10 +579,6 @@ def _first(indices: str) -> str:
     """Return the first indices, and an ellipsis if there are more than a sentence may name."""
     pieces = indices.split(",")
     return ",".join([*pieces[:_MOST_INDICES], *["…"] * (len(pieces) > _MOST_INDICES)])
-
-
-def _indices(array: Array, ids: Iterable[Ids]) -> str:
-    return show_spans(array.spans_of(*ids))
 
 
 # -- the machines ---------------------------------------------------------------------------------
@@ -823,7 +803,7 @@ class Listed(Generic[T]):
 
 def short_row(view: T) -> T:
     """Return a row without the texts of any length that only its owner may see."""
-    shown = dict(cast(Any, view)) | dict.fromkeys(("cwd", "argv", "stdout", "stderr"))
+    shown = dict(cast(Any, view)) | dict.fromkeys(_SECRET)
     if shown["outcome"] is not None:
         shown["outcome"] = {**shown["outcome"], "text": ""}
     return cast(T, shown)
