@@ -586,7 +586,7 @@ async def test_uids_without_an_account_count_as_one_user_and_have_no_jobs(front,
             with quotas.keeping(STRANGERS) as keep:
                 keep(MAX_KEPT_BYTES)
                 refusal = (await c.ask(op="wait", ids=[1]))["error"]
-            assert refusal["text"].startswith("long requests, unread replies and awaited jobs of ")
+            assert refusal["text"].startswith("long requests, unread replies and named jobs of ")
             assert "everybody without an account" in refusal["text"]
             await c.close()
         await f.idle()

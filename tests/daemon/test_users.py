@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from daemon.fake_launcher import until
-from drfd.common.errors import Unavailable
+from drfd.common.errors import Refused, Unavailable
 from drfd.core.model import events as ev
 from drfd.core.model.job import Actor, JobState
 from drfd.daemon.config import UserLimits
 from drfd.daemon.users import accounts as accounts_module
 from drfd.daemon.users import quotas as quotas_module
 from drfd.daemon.users.accounts import Accounts
-from drfd.daemon.users.quotas import BURST_S, Quotas
+from drfd.daemon.users.quotas import BURST_S, ID_BYTES, Quotas
 from drfd.daemon.users.turns import Pauses, Turns
 from drfd.linux.user_database import LocalAccounts, Subordinates
 from fakes import ALICE, BOB, Clock, launched
@@ -311,6 +311,23 @@ async def test_what_waits_is_cancelled_before_what_runs(desk):
     ]
     assert asked == [*ids[1:], ids[0]]
     assert [*desk.shell.engine.ledger.jobs] == [ids[0], other]
+
+
+async def test_what_is_asked_of_many_at_a_time_is_bounded(desk, monkeypatch):
+    """Or whoever changes many jobs on many connections takes the memory from everybody."""
+    monkeypatch.setattr(quotas_module, "MAX_KEPT_BYTES", 40 * ID_BYTES)
+    ids = [await desk.submit(ALICE, held=True) for _ in range(30)]
+    many = {"op": "set", "select": {"ids": ids}, "priority": 1}
+    asking = asyncio.create_task(desk.ask(ALICE, **many))
+    async with asyncio.timeout(30):
+        while not desk.requests.quotas._kept[ALICE_UID]:
+            await asyncio.sleep(0)
+    with pytest.raises(Refused) as refusal:
+        await desk.ask(ALICE, **many)
+    assert refusal.value.code == "too-much-at-once"
+    assert (await desk.ask(ALICE, op="cancel", select={"ids": ids[:1]}))["done"] == ids[:1]
+    assert len((await asking)["done"]) >= 29
+    assert not desk.requests.quotas._kept
 
 
 async def test_what_is_asked_of_a_long_array_is_answered_as_of_one(desk):

@@ -24,7 +24,7 @@ from drfd.daemon.engine.engine import Engine
 from drfd.daemon.handlers.submission import dependencies
 from drfd.daemon.lookup.lookup import Lookup, Row, job_of, resolved
 from drfd.daemon.lookup.views import error_view
-from drfd.daemon.users.quotas import Quotas, quota_uid
+from drfd.daemon.users.quotas import ID_BYTES, Quotas, quota_uid
 from drfd.daemon.users.turns import Pauses, Turns
 from drfd.protocol import requests as msg
 from drfd.protocol.codec import VERSION
@@ -82,22 +82,26 @@ class BatchActions:
         failed: list[Failure] = []
         result = _BatchResult(most=_MOST_REFUSALS if select.ids else inf)
         wanted: list[_Target] = []
-        unnamed = 0
-        async with self.turns.next(quota_uid(actor)):
-            async for target in self._wanted(actor, select):
-                if isinstance(target, _Target):
-                    wanted.append(target)
-                elif len(failed) < result.most:
-                    ref, refusal = target
-                    if isinstance(ref, int):
-                        refusal = self._explain_refusal(ref, refusal)
-                    failed.append({"id": ref, "error": error_view(refusal)})
-                else:
-                    unnamed += 1
-            targets = await self._in_parts(wanted)
-        await self._ask_all(targets, actor, make, result)
-        async with self.turns.next(quota_uid(actor)):
-            return await self._reply(make, wanted, result, failed, unnamed)
+        unnamed, turn = 0, partial(self.turns.next, quota_uid(actor))
+        with self.quotas.keeping(quota_uid(actor)) as keep:
+            async with turn():
+                async for target in self._wanted(actor, select):
+                    if isinstance(target, _Target):
+                        wanted.append(target)
+                    elif len(failed) < result.most:
+                        ref, refusal = target
+                        if isinstance(ref, int):
+                            refusal = self._explain_refusal(ref, refusal)
+                        failed.append({"id": ref, "error": error_view(refusal)})
+                    else:
+                        unnamed += 1
+                targets = await self._in_parts(wanted)
+            # Whoever waits for as many jobs as are allowed can still cancel some.
+            if len(targets) > _AT_ONCE:
+                keep(ID_BYTES * len(targets))
+            await self._ask_all(targets, actor, make, result)
+            async with turn():
+                return await self._reply(make, wanted, result, failed, unnamed)
 
     async def _reply(
         self, make: MakeStimulus, wanted: Sequence[_Target], result: _BatchResult,

@@ -23,7 +23,8 @@ EXEC_CHANGES = 100
 #: Seconds that a cancellation is delayed at most: it makes room.
 MAX_CANCEL_DELAY_S = 1.0
 #: Bytes that are kept for one user's connections, all together: long requests that have begun and
-#: are not answered, long replies that are not read, and ids that clients wait for or listen to.
+#: are not answered, long replies that are not read, and ids of jobs, when they are many, that are
+#: changed, waited for or listened to.
 MAX_KEPT_BYTES = 32 << 20
 #: What one of these ids takes.
 ID_BYTES = 160
@@ -89,7 +90,7 @@ class Quotas:
             if self._kept[uid] + size > MAX_KEPT_BYTES:
                 raise Refused(
                     "too-much-at-once",
-                    f"long requests, unread replies and awaited jobs of {_name(uid)} take "
+                    f"long requests, unread replies and named jobs of {_name(uid)} take "
                     f"{self._kept[uid]} bytes, and may take {MAX_KEPT_BYTES}",
                     hint="send requests one after the other, and read the replies",
                 )
