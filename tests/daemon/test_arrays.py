@@ -11,7 +11,6 @@ import pytest
 from daemon.desk import Desk
 from drfd.common.errors import NotPermitted, Refused
 from drfd.core.model.job import Outcome
-from drfd.daemon.handlers import history
 from drfd.daemon.launcher_link.messages import LaunchSettings, order_for, with_slurm_variables
 from drfd.daemon.lookup import lookup, views
 from drfd.payload.environment import may_set
@@ -109,8 +108,7 @@ async def test_the_pages_of_a_list_are_the_list(desk, limit, tasks):
 
 async def test_long_commands_end_a_page_and_are_left_out_of_a_long_wait(desk, monkeypatch):
     """A reply of 400 rows had 200 MB, since each row of a task has the arguments of its array."""
-    for module in (views, history):
-        monkeypatch.setattr(module, "FULL_BYTES", 20_000)
+    monkeypatch.setattr(views, "FULL_BYTES", 20_000)
     array_id = await submit(desk, "0-5", held=True, argv=["true", "x" * 9000])
     tasks = list(range(array_id + 1, array_id + 7))
 

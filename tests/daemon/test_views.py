@@ -320,9 +320,11 @@ class Counting(Overview):
         self.looks += 1
         return await super().common_part(pauses)
 
-    async def own(self, user: str, shown: Collection[int], pauses: Pauses) -> list[int]:
-        self.owns.append(user)
-        return await super().own(user, shown, pauses)
+    async def ids(
+        self, pauses: Pauses, user: str | None = None, shown: Collection[int] = ()
+    ) -> list[int]:
+        self.owns += [] if user is None else [user]
+        return await super().ids(pauses, user, shown)
 
 
 @dataclass
@@ -559,6 +561,8 @@ class Slow(Counting):
         self.clock.spent_s += self.takes_s
         return await super().common_part(pauses)
 
-    async def own(self, user: str, shown: Collection[int], pauses: Pauses) -> list[int]:
-        self.clock.spent_s += 0.1
-        return await super().own(user, shown, pauses)
+    async def ids(
+        self, pauses: Pauses, user: str | None = None, shown: Collection[int] = ()
+    ) -> list[int]:
+        self.clock.spent_s += 0.0 if user is None else 0.1
+        return await super().ids(pauses, user, shown)

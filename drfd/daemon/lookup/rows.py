@@ -43,12 +43,25 @@ class WaitingRows:
     )
     _reasons_of: tuple[Plan | None, bool] = field(default=(None, True), init=False)
 
-    async def pending(self, pauses: Pauses) -> list[int]:
-        """Return the ids of the first rows in the order of their start; those without one come
-        last."""
-        rows = [*self._rows(islice(self._in_turn(), _MOST_PIECES), MOST_PENDING)]
-        most = min(MOST_PENDING, self.count_pending()) - len(rows)
-        return rows + await self._unqueued({*rows}, most, pauses)
+    async def ids(
+        self, pauses: Pauses, user: str | None = None, shown: Collection[int] = ()
+    ) -> list[int]:
+        """Return the ids of the first rows that are not `shown`, of one user or of all, in the
+        order of their start; those without one come last."""
+        ledger = self.engine.ledger
+        if user is None:
+            left = sum(ledger.job_counts.states[state] for state in WAITING_STATES)
+            entries = self._in_turn()
+        else:
+            left = ledger.job_counts.waiting.get(user, 0)
+            name = leaf_path("", user)[1:]
+            leaves = (leaf for leaf in ledger.queues if leaf.rpartition(".")[2] == name)
+            entries = merge(*(line(ledger, leaf) for leaf in leaves))
+        seen = self._rows(islice(entries, _MOST_PIECES), MOST_PENDING + len(shown)) if left else {}
+        left -= sum(row.size if isinstance(row, Tasks) else 1 for row in seen.values())
+        found = [row_id for row_id in seen if row_id not in shown][:MOST_PENDING]
+        most = min(MOST_PENDING - len(found), left)
+        return found + await self._unqueued({*seen, *shown}, most, pauses, user)
 
     def count_pending(self) -> int:
         ledger = self.engine.ledger
@@ -56,24 +69,6 @@ class WaitingRows:
         # The tasks of an array without records of their own share a row.
         sizes = (len(array_state.unmaterialized) for array_state in ledger.arrays.values())
         return waiting - sum(max(0, size - 1) for size in sizes)
-
-    async def own(self, user: str, shown: Collection[int], pauses: Pauses) -> list[int]:
-        """Return the ids of the user's rows that are not `shown`."""
-        ledger = self.engine.ledger
-        left = ledger.job_counts.waiting.get(user, 0)
-        found: list[int] = []
-        if not left:
-            return found
-        name = leaf_path("", user)[1:]
-        leaves = (leaf for leaf in ledger.queues if leaf.rpartition(".")[2] == name)
-        entries = merge(*(line(ledger, leaf) for leaf in leaves))
-        seen = self._rows(islice(entries, _MOST_PIECES), 2 * MOST_PENDING)
-        for row_id, row in seen.items():
-            left -= row.size if isinstance(row, Tasks) else 1
-            if row_id not in shown and len(found) < MOST_PENDING:
-                found.append(row_id)
-        most = MOST_PENDING - len(found) if left else 0
-        return found + await self._unqueued({*seen, *shown}, most, pauses, user)
 
     async def waiting_rows(self, ids: Iterable[int], pauses: Pauses) -> list[replies.SnapshotRow]:
         """Return the rows that still wait, with their reasons."""

@@ -77,7 +77,7 @@ class Overview(WaitingRows):
             if job is not None and job.is_allocated:
                 running.append(self._running(job))
             await pauses.pause()
-        pending = await self.pending(pauses)
+        pending = await self.ids(pauses)
         more = max(0, self.count_pending() - len(pending))
         rows = await self.waiting_rows(pending, pauses)
         self.renew_starts()
@@ -228,7 +228,7 @@ class SnapshotFeed:
         head = common.heads.get(actor.user)
         if head is None:
             pauses = Pauses(self.spent_s)
-            ids = await self.overview.own(actor.user, common.shown, pauses)
+            ids = await self.overview.ids(pauses, actor.user, common.shown)
             mine = self._encoder.encode(await self.overview.waiting_rows(ids, pauses))
             head = b'"user":%b,"mine":%b,' % (self._encoder.encode(actor.user), mine)
             common.heads[actor.user] = head
