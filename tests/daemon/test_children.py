@@ -29,7 +29,6 @@ from drfd.daemon.children.forecasts import (
 )
 from drfd.daemon.lookup.lookup import Lookup
 from drfd.daemon.lookup.snapshots import Overview
-from drfd.daemon.users.turns import Pauses
 from drfd.linux import own_process
 from fakes import ALICE, BOB, demand, launched, now, spec
 from instance import is_alive, wait_for
@@ -316,7 +315,7 @@ async def test_watched_rows_have_the_starts_that_why_tells_by_one_forecast_at_a_
     )  # fmt: skip
 
     async def told() -> dict[int, tuple[Any, Any]]:
-        common, _ = await overview.common_part(Pauses())
+        common, _ = await overview.common_part()
         keys = "expected_start_at", "expected_start_certainty"
         return {row["id"]: tuple(row.get(key) for key in keys) for row in common["pending"]}
 

@@ -14,9 +14,10 @@ from drfd.core.model.job import Actor, JobState
 from drfd.daemon.config import UserLimits
 from drfd.daemon.users import accounts as accounts_module
 from drfd.daemon.users import quotas as quotas_module
+from drfd.daemon.users import turns as turns_module
 from drfd.daemon.users.accounts import Accounts
 from drfd.daemon.users.quotas import BURST_S, ID_BYTES, Quotas
-from drfd.daemon.users.turns import Pauses, Turns
+from drfd.daemon.users.turns import InParts, Turns
 from drfd.linux.user_database import LocalAccounts, Subordinates
 from fakes import ALICE, BOB, Clock, launched
 
@@ -398,10 +399,12 @@ async def test_who_is_cancelled_at_any_moment_of_his_wait_keeps_nobody_waiting(r
     assert not any(each.cancelled() for each in steps[0::2])
 
 
-async def test_pauses_are_no_work(clock):
-    pauses = Pauses(clock)
-    for _ in range(3):
-        clock.now_s += 1
-        asyncio.get_running_loop().call_soon(setattr, clock, "now_s", clock.now_s + 10)
-        await pauses.pause()
-    assert pauses.worked_s() == 3
+async def test_between_parts_of_long_work_others_go(monkeypatch):
+    monkeypatch.setattr(turns_module, "PART_S", 0.0)
+    rounds = list[int]()
+    for count in range(3):
+        asyncio.get_running_loop().call_soon(rounds.append, count)
+        async for each in InParts([count]):
+            assert each == rounds[-1] == count
+    async for _ in InParts(()):
+        raise AssertionError

@@ -46,7 +46,6 @@ from drfd.daemon.lookup.views import (
     wait_view,
 )
 from drfd.daemon.users import turns
-from drfd.daemon.users.turns import Pauses
 from drfd.journal import arrays as arrays_module
 from drfd.protocol import requests as msg
 from drfd.protocol.replies import CommonSnapshot
@@ -316,23 +315,20 @@ class Counting(Overview):
     looks: int = 0
     owns: list[str] = field(default_factory=list)
 
-    async def common_part(self, pauses: Pauses) -> tuple[CommonSnapshot, frozenset[int]]:
+    async def common_part(self) -> tuple[CommonSnapshot, frozenset[int]]:
         self.looks += 1
-        return await super().common_part(pauses)
+        return await super().common_part()
 
-    async def ids(
-        self, pauses: Pauses, user: str | None = None, shown: Collection[int] = ()
-    ) -> list[int]:
+    async def ids(self, user: str | None = None, shown: Collection[int] = ()) -> list[int]:
         self.owns += [] if user is None else [user]
-        return await super().ids(pauses, user, shown)
+        return await super().ids(user, shown)
 
 
 @dataclass
 class Clock:
-    """Time as watchers see it, and what the daemon has spent: a test moves both."""
+    """Time as watchers see it."""
 
     now_s: float = 100.0
-    spent_s: float = 0.0
 
 
 @dataclass
@@ -350,16 +346,6 @@ class Stand:
             return await eye.see()
         finally:
             await eye.stream.aclose()
-
-    def slow(self, takes_s: float) -> Slow:
-        """From now on an overview takes so long, and each user 0.1 s."""
-        engine, requests = self.desk.shell.engine, self.desk.requests
-        found = Slow(
-            engine, Lookup(engine, requests.meter), requests.curves, clock=self.clock,
-            takes_s=takes_s,
-        )  # fmt: skip
-        self.snapshots.overview = found
-        return found
 
     def watch(self, actor: Actor, has_read: Callable[[], bool] = lambda: True) -> Eye:
         return Eye(self.snapshots.watch(actor, 1.0, has_read))
@@ -386,7 +372,7 @@ def stand(desk) -> Stand:
     engine, clock = desk.shell.engine, Clock()
     lookup = Lookup(engine, desk.requests.meter)
     overview = Counting(engine, lookup, desk.requests.curves)
-    snapshots = SnapshotFeed(overview, lambda: clock.now_s, lambda: clock.spent_s)
+    snapshots = SnapshotFeed(overview, lambda: clock.now_s)
     return Stand(desk, overview, snapshots, clock)
 
 
@@ -456,8 +442,6 @@ async def test_an_overview_is_made_in_parts_and_once_for_all_who_wait_for_it(sta
     while not all(each.done() for each in looks):
         await asyncio.sleep(0)
         rounds += 1
-        # What others do meanwhile is not its cost.
-        stand.clock.spent_s += 1
     assert rounds > 10
     assert [len((await each)["pending"]) for each in looks] == [9, 9]
     assert stand.overview.looks == 1
@@ -550,19 +534,16 @@ async def test_who_has_not_read_the_last_line_gets_no_other_and_then_the_newest(
         await eye.stream.aclose()
 
 
-@dataclass
-class Slow(Counting):
-    """Takes so long for each look, and for each user."""
+async def test_what_takes_long_to_make_is_shown_for_long(stand):
+    clock, overview = stand.clock, stand.overview
 
-    clock: Clock = field(default_factory=Clock)
-    takes_s: float = 0.2
+    def renew() -> None:
+        clock.now_s += 0.5
 
-    async def common_part(self, pauses: Pauses) -> tuple[CommonSnapshot, frozenset[int]]:
-        self.clock.spent_s += self.takes_s
-        return await super().common_part(pauses)
-
-    async def ids(
-        self, pauses: Pauses, user: str | None = None, shown: Collection[int] = ()
-    ) -> list[int]:
-        self.clock.spent_s += 0.0 if user is None else 0.1
-        return await super().ids(pauses, user, shown)
+    overview.renew_starts = renew
+    for _ in range(9):
+        await stand.look()
+    assert overview.looks == 1
+    clock.now_s += 2
+    await stand.look()
+    assert overview.looks == 2

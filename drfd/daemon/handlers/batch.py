@@ -25,7 +25,7 @@ from drfd.daemon.handlers.submission import dependencies
 from drfd.daemon.lookup.lookup import Lookup, Row, job_of, resolved
 from drfd.daemon.lookup.views import error_view
 from drfd.daemon.users.quotas import ID_BYTES, Quotas, quota_uid
-from drfd.daemon.users.turns import Pauses, Turns
+from drfd.daemon.users.turns import InParts, Turns
 from drfd.protocol import requests as msg
 from drfd.protocol.codec import VERSION
 from drfd.protocol.replies import BatchReply, Failure
@@ -107,12 +107,10 @@ class BatchActions:
         self, make: MakeStimulus, wanted: Sequence[_Target], result: _BatchResult,
         failed: list[Failure], unnamed: int,
     ) -> BatchReply:  # fmt: skip
-        pauses = Pauses()
         done: dict[str, int] = {}
         kept: dict[str, str] = {}
         has_labels = False
-        for each in wanted:
-            await pauses.pause()
+        async for each in InParts(wanted):
             if each.label not in result.events:
                 if each.label not in result.refused or len(failed) >= result.most:
                     unnamed += 1
@@ -148,7 +146,6 @@ class BatchActions:
         self, actor: st.Actor, select: Selection
     ) -> AsyncIterator[_Target | tuple[msg.Ref, Refused]]:
         """Yield the selected jobs and arrays, and why there are not those that are named."""
-        pauses = Pauses()
         async for ref, job_id in resolved(self.lookup, select.ids):
             if isinstance(job_id, Refused):
                 yield ref, job_id
@@ -159,10 +156,10 @@ class BatchActions:
                 yield job_id, no_such(job_id)
         has_filter = select.user or select.name or select.group or select.states
         if not select.ids and (select.everything or has_filter):
-            for row in await self.lookup.rows(msg.StatusRequest(v=VERSION, select=select)):
+            rows = await self.lookup.rows(msg.StatusRequest(v=VERSION, select=select))
+            async for row in InParts(rows):
                 if row is not None and may_touch(actor, job_of(row).spec):
                     yield _target_of(row)
-                await pauses.pause()
 
     async def _in_parts(self, wanted: Iterable[_Target]) -> list[_Target]:
         """Return the targets, long arrays task by task and running jobs last."""
@@ -172,18 +169,15 @@ class BatchActions:
         def add(target: _Target) -> None:
             (started if self._has_started(target.job_id) else waiting).append(target)
 
-        pauses = Pauses()
-        for each in wanted:
-            await pauses.pause()
+        async for each in InParts(wanted):
             array_state = self.engine.ledger.arrays.get(each.job_id)
             if array_state is None or each.is_group or len(array_state.live) < _AT_ONCE:
                 add(each)
                 continue
             if array_state.unmaterialized:
                 add(replace(each, is_group=True))
-            for job_id in sorted(array_state.live):
+            async for job_id in InParts(sorted(array_state.live)):
                 add(_Target(each.label, job_id, False))
-                await pauses.pause()
         return [*waiting, *started]
 
     async def _ask_all(

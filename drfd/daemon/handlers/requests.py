@@ -65,7 +65,7 @@ from drfd.daemon.monitoring.gpu_use import unkept_text
 from drfd.daemon.monitoring.meter import Curves, Meter
 from drfd.daemon.monitoring.reserves import Reserves
 from drfd.daemon.users.quotas import Quotas
-from drfd.daemon.users.turns import Pauses, Turns
+from drfd.daemon.users.turns import InParts, Turns
 from drfd.devices.gpu import GPU
 from drfd.journal.history import Story, read_story
 from drfd.journal.records import Payload
@@ -426,9 +426,7 @@ class Requests:
         if request.select.ids:
             request = await by_ids(self._lookup, request)
         rows = await self._lookup.rows(request)
-        pauses = Pauses()
-        for row in rows:
-            await pauses.pause()
+        async for row in InParts(rows):
             if row is None or (request.after is not None and place_of(row) <= request.after):
                 continue
             if shown.is_full or (len(shown.rows) == most and not request.select.ids):

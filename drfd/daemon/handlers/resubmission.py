@@ -7,6 +7,7 @@ nothing that its user has not submitted.
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 
@@ -27,7 +28,7 @@ from drfd.core.model.job import (
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup
 from drfd.daemon.lookup.views import option_fields
-from drfd.daemon.users.turns import Pauses
+from drfd.daemon.users.turns import InParts
 from drfd.journal.records import Payload
 from drfd.protocol.replies import AwaitedView, RepeatView, SubmissionReply
 from drfd.protocol.requests import Ref
@@ -80,12 +81,11 @@ async def find_submission(
         reply["again"]["indices"] = list(parent.told_indices)
     reply["repeats"] = await _repeats(engine, lookup, job, parent)
     if spec.after:
-        search, pauses = RepeatSearch(engine, lookup), Pauses()
+        search = RepeatSearch(engine, lookup)
         name_of = await lookup.names_of(spec.after)
         reply["waited_for"] = []
-        for each in spec.after:
+        async for each in InParts(spec.after):
             reply["waited_for"].append(await _awaited(engine, lookup, each, search, name_of))
-            await pauses.pause()
     if job.outcome is Outcome.CANCELLED or array is not None:
         reply["cancelled_by_hand"] = not is_cancelled_by_rule(job)
     if is_live or spec.after:
@@ -120,9 +120,8 @@ async def _repeats(
 ) -> list[RepeatView]:
     """Return what repeats a job, a task of `parent`, or the whole of it, the latest first."""
     job_id = job.id if parent is None else parent.id
-    found, pauses = [], Pauses()
-    for repeat_id in engine.journal.repeats_of(job_id, limit=_MOST_REPEATS):
-        await pauses.pause()
+    found = []
+    async for repeat_id in InParts(engine.journal.repeats_of(job_id, limit=_MOST_REPEATS)):
         view = _repeat(engine, lookup, repeat_id, job.array_index)
         if view is not None:
             found.append(view)
@@ -197,7 +196,6 @@ class RepeatSearch:
     def __init__(self, engine: Engine, lookup: Lookup) -> None:
         self._engine, self._lookup = engine, lookup
         self._work_left = MOST_WORK
-        self._pauses = Pauses()
 
     async def last(self, job_id: int) -> int | None:
         """Return what has been submitted last in place of a job, a task or an array, and in place
@@ -237,7 +235,7 @@ class RepeatSearch:
     async def _array(self, array_id: int) -> Array | None:
         """Return the array, live or ended, and charge for reading it. None if there is none, or no
         time to read it."""
-        await self._pauses.pause()
+        await asyncio.sleep(0)
         array = None if self._work_left <= 0 else self._lookup.any_array(array_id)
         size = 0 if array is None else array.size // _TASKS + _length(array) // _RANGES
         self._work_left -= 1 + size

@@ -24,7 +24,7 @@ from drfd.daemon.lookup.lookup import Lookup, Row, ids_of, passes
 from drfd.daemon.lookup.views import Listed, exit_status, reason_view, short_row
 from drfd.daemon.monitoring.meter import Meter
 from drfd.daemon.users.quotas import quota_uid
-from drfd.daemon.users.turns import PART_S, Pauses, Turns
+from drfd.daemon.users.turns import PART_S, InParts, Turns
 from drfd.protocol import replies
 from drfd.protocol import requests as msg
 from drfd.protocol.requests import Selection
@@ -54,13 +54,11 @@ class WaitHandler:
     async def wait(self, actor: Actor, request: msg.WaitRequest) -> replies.WaitReply:
         """Wait for the jobs of a request. The reply has the jobs that have ended, and as `never`
         those that can never start."""
-        pauses = Pauses()
         async with self.turns.next(quota_uid(actor)):
             ids = await ids_of(self.lookup, request.ids)
-            for job_id in ids:
+            async for job_id in InParts(ids):
                 if self.lookup.own_array(actor, job_id) is None:
                     self.lookup.own_job(actor, job_id)
-                await pauses.pause()
         found = await self.until_ended(ids, any_one=request.any, timeout_s=request.timeout_s)
         async with self.turns.next(quota_uid(actor)):
             return await self._reply(actor, request, ids, found)
@@ -68,22 +66,19 @@ class WaitHandler:
     async def _reply(
         self, actor: Actor, request: msg.WaitRequest, ids: Sequence[int], found: Sequence[int]
     ) -> replies.WaitReply:
-        pauses = Pauses()
         done = len(found) == len(ids) or (request.any and bool(found))
         ended = Listed[replies.JobView | replies.EndedArrayView]()
         never = Listed[replies.JobView]()
         # There is no next page of a wait, so further rows are short once it is full.
-        for job_id in found:
+        async for job_id in InParts(found):
             row = await self._ended_view(job_id, actor)
             ended.add(short_row(row) if ended.is_full else row)
-            await pauses.pause()
-        for job_id in () if done else ids:
+        async for job_id in InParts(() if done else ids):
             stuck = self.stuck(job_id)
             if stuck is not None:
                 view = self.lookup.view(stuck, actor)
                 view["reason"] = self.in_vain(stuck) or view["reason"]
                 never.add(short_row(view) if never.is_full else view)
-            await pauses.pause()
         return {"done": done, "ended": ended.rows, "never": never.rows}
 
     async def _ended_view(
@@ -159,13 +154,11 @@ class WaitHandler:
     async def _are_settled(self, left: list[int]) -> bool:
         """Whether each has ended or can never start. Only those that must be checked again stay in
         `left`, so that many ends cost no more than there are ids."""
-        pauses = Pauses()
         while left and not self.engine.ledger.lives(left[-1]):
             left.pop()
-        for job_id in reversed(left):
+        async for job_id in InParts(reversed(left)):
             if self.engine.ledger.lives(job_id) and self.stuck(job_id) is None:
                 return False
-            await pauses.pause()
         return True
 
     def _is_waited_for(self, job: Job) -> bool:

@@ -25,7 +25,7 @@ from drfd.core.scheduling.release_times import Certainty
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup import views
 from drfd.daemon.monitoring.meter import Meter
-from drfd.daemon.users.turns import Pauses
+from drfd.daemon.users.turns import InParts
 from drfd.journal.history import (
     PastFilter,
     is_like,
@@ -41,20 +41,17 @@ from drfd.protocol.requests import Ref, Selection
 async def resolved(lookup: Lookup, refs: Iterable[Ref]) -> AsyncIterator[tuple[Ref, int | Refused]]:
     """Yield each name of a job or array once, with its id or with why there is none. Tasks come
     array by array, because an ended array is decoded from the journal each time."""
-    pauses = Pauses()
     tasks: dict[int, list[tuple[Ref, int]]] = {}
-    for ref in dict.fromkeys(refs):
+    async for ref in InParts(dict.fromkeys(refs)):
         if isinstance(ref, int):
             yield ref, ref
         else:
             array_id, index = _task_of(ref)
             tasks.setdefault(array_id, []).append((ref, index))
-        await pauses.pause()
-    for array_id, named in tasks.items():
+    async for array_id, named in InParts(tasks.items()):
         array = lookup.any_array(array_id)
-        for ref, index in named:
+        async for ref, index in InParts(named):
             yield ref, _task_id(array_id, array, index)
-            await pauses.pause()
 
 
 async def id_by_name(lookup: Lookup, refs: Iterable[Ref]) -> dict[Ref, int]:
@@ -119,11 +116,9 @@ class Lookup:
     async def names_of(self, after: Iterable[Dependency]) -> Callable[[int], str]:
         """Return what gives the labels of jobs that a job waits for, or waited for, and of others.
         They are looked up in parts, array by array."""
-        pauses = Pauses()
         names: dict[int, str] = {}
-        for job_id in sorted({each.job_id for each in after}):
+        async for job_id in InParts(sorted({each.job_id for each in after})):
             names[job_id] = self.name_of(job_id)
-            await pauses.pause()
         return lambda job_id: names.get(job_id) or self.name_of(job_id)
 
     async def rows(self, request: msg.StatusRequest) -> Iterator[Row | None]:
@@ -176,9 +171,9 @@ class Lookup:
     async def _listed(self, request: msg.StatusRequest) -> set[int]:
         """Return the ids of a request, with those of the tasks with a record in place of an
         array's, and with its negated one for its other tasks."""
-        listed, pauses = set[int](), Pauses()
+        listed = set[int]()
         # All names have been replaced by ids.
-        for job_id in {int(ref) for ref in request.select.ids}:
+        async for job_id in InParts({int(ref) for ref in request.select.ids}):
             array, state = self.any_array(job_id), self.engine.ledger.arrays.get(job_id)
             most = request.ended or (_ENDED_TASKS if state is None else 0)
             listed.add(job_id if array is None else -job_id)
@@ -186,7 +181,6 @@ class Lookup:
             if array is not None and most:
                 path = self.engine.journal.path
                 listed.update(await asyncio.to_thread(read_ended_ids, path, array, limit=most))
-            await pauses.pause()
         return listed
 
     def group_of(self, array_id: int) -> Tasks | None:

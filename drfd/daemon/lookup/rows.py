@@ -19,7 +19,7 @@ from drfd.core.scheduling.release_times import StartForecast
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup, Row, job_of
 from drfd.daemon.lookup.views import row_view, wait_view
-from drfd.daemon.users.turns import Pauses
+from drfd.daemon.users.turns import InParts
 from drfd.protocol import replies
 from drfd.protocol import requests as msg
 
@@ -43,9 +43,7 @@ class WaitingRows:
     )
     _reasons_of: tuple[Plan | None, bool] = field(default=(None, True), init=False)
 
-    async def ids(
-        self, pauses: Pauses, user: str | None = None, shown: Collection[int] = ()
-    ) -> list[int]:
+    async def ids(self, user: str | None = None, shown: Collection[int] = ()) -> list[int]:
         """Return the ids of the first rows that are not `shown`, of one user or of all, in the
         order of their start; those without one come last."""
         ledger = self.engine.ledger
@@ -61,7 +59,7 @@ class WaitingRows:
         left -= sum(row.size if isinstance(row, Tasks) else 1 for row in seen.values())
         found = [row_id for row_id in seen if row_id not in shown][:MOST_PENDING]
         most = min(MOST_PENDING - len(found), left)
-        return found + await self._unqueued({*seen, *shown}, most, pauses, user)
+        return found + await self._unqueued({*seen, *shown}, most, user)
 
     def count_pending(self) -> int:
         ledger = self.engine.ledger
@@ -70,14 +68,13 @@ class WaitingRows:
         sizes = (len(array_state.unmaterialized) for array_state in ledger.arrays.values())
         return waiting - sum(max(0, size - 1) for size in sizes)
 
-    async def waiting_rows(self, ids: Iterable[int], pauses: Pauses) -> list[replies.SnapshotRow]:
+    async def waiting_rows(self, ids: Iterable[int]) -> list[replies.SnapshotRow]:
         """Return the rows that still wait, with their reasons."""
         rows = list[replies.SnapshotRow]()
-        for row_id in ids:
+        async for row_id in InParts(ids):
             # It may have started or ended in a pause.
             row = self.find(row_id)
             rows += [] if row is None else [self._view(row)]
-            await pauses.pause()
         return rows
 
     def find(self, row_id: int) -> Row | None:
@@ -136,7 +133,7 @@ class WaitingRows:
         return rows
 
     async def _unqueued(
-        self, known: Collection[int], most: int, pauses: Pauses, user: str | None = None
+        self, known: Collection[int], most: int, user: str | None = None
     ) -> list[int]:
         """Return the ids of pending rows that are not `known`: those that only the limit of their
         group or array keeps out of the queue, in the order in which they enter it, then the others,
@@ -153,13 +150,13 @@ class WaitingRows:
             for row_id, row in self._rows(entries, 2 * MOST_PENDING).items():
                 enter(row_id, row)
         for state in WAITING_STATES:
-            for row_id in [*ledger.arrays, *ledger.jobs] if ledger.job_counts.states[state] else ():
+            ids = [*ledger.arrays, *ledger.jobs] if ledger.job_counts.states[state] else []
+            async for row_id in InParts(ids):
                 if len(found) >= most:
                     break
                 waiting = self.find(row_id)
                 if waiting is not None and job_of(waiting).state is state:
                     enter(row_id, waiting)
-                await pauses.pause()
         return [*found][: max(0, most)]
 
 
@@ -185,10 +182,9 @@ async def find_recent(
     own = msg.Selection(user=actor.user, name=pattern)
     ended = min(_MOST_READ, request.limit * _READ_FOR_EACH)
     found: dict[int, replies.RecentJobView] = {}
-    pauses = Pauses()
     # In the order of their ids.
-    for row in await lookup.rows(msg.StatusRequest(v=request.v, select=own, ended=ended)):
-        await pauses.pause()
+    rows = await lookup.rows(msg.StatusRequest(v=request.v, select=own, ended=ended))
+    async for row in InParts(rows):
         job = None if row is None else job_of(row)
         if job is None or not owns(actor, job.spec) or request.name not in (None, job.spec.name):
             continue

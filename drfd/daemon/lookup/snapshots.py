@@ -23,7 +23,7 @@ from drfd.daemon.lookup import views
 from drfd.daemon.lookup.rows import WaitingRows
 from drfd.daemon.monitoring.gpu_use import MeasuredGpu
 from drfd.daemon.monitoring.meter import Curves
-from drfd.daemon.users.turns import Pauses
+from drfd.daemon.users.turns import InParts
 from drfd.host.measurements import read_pressure
 from drfd.protocol import replies
 
@@ -31,9 +31,9 @@ MOST_RUNNING, MOST_ENDED = 2000, 50
 #: Seconds for which a common part is shown again. It is less than the shortest interval between
 #: two snapshots (1 s), so that no client gets the same one twice.
 _FRESH_S = 0.9
-#: The daemon spends at most this part (1/n) of a processor on snapshots, by computing them less
-#: often if necessary.
-_PART = 50
+#: For how many times as long as it took to make, with all that the daemon did meanwhile, a common
+#: part is shown at least.
+_REST = 20
 #: JSON of truth values.
 _TRUTH = (b"false", b"true")
 #: Seconds between two checks whether a slow client has read its snapshot.
@@ -67,19 +67,19 @@ class Overview(WaitingRows):
         if job.state is JobState.ENDED:
             self._ended = None
 
-    async def common_part(self, pauses: Pauses) -> tuple[replies.CommonSnapshot, frozenset[int]]:
+    async def common_part(self) -> tuple[replies.CommonSnapshot, frozenset[int]]:
         """Return the part that is the same for all users, and the ids of its pending rows. Jobs may
         have started or ended meanwhile."""
         ledger = self.engine.ledger
         running = list[replies.SnapshotRow]()
-        for job_id in sorted(job.id for job in ledger.allocated_jobs())[:MOST_RUNNING]:
+        ids = sorted(job.id for job in ledger.allocated_jobs())[:MOST_RUNNING]
+        async for job_id in InParts(ids):
             job = ledger.jobs.get(job_id)
             if job is not None and job.is_allocated:
                 running.append(self._running(job))
-            await pauses.pause()
-        pending = await self.ids(pauses)
+        pending = await self.ids()
         more = max(0, self.count_pending() - len(pending))
-        rows = await self.waiting_rows(pending, pauses)
+        rows = await self.waiting_rows(pending)
         self.renew_starts()
         shown = {
             "at": self.engine.clock().at_s,
@@ -161,7 +161,6 @@ class Overview(WaitingRows):
 class _Common:
     """The part of a snapshot that is the same for all users, and what each user's has besides."""
 
-    at_s: float
     #: Until then it is used for all clients.
     until_s: float
     #: JSON without the opening brace.
@@ -170,12 +169,6 @@ class _Common:
     shown: frozenset[int]
     #: By user: JSON of the name and of the pending rows that are not in the common part.
     heads: dict[str, bytes] = field(default_factory=dict)
-    #: Processor time that all of it has cost.
-    spent_s: float = 0.0
-
-    def charge(self, cost_s: float) -> None:
-        self.spent_s += cost_s
-        self.until_s = max(self.until_s, self.at_s + _PART * self.spent_s)
 
 
 @dataclass
@@ -184,8 +177,6 @@ class SnapshotFeed:
 
     overview: Overview
     mono: Callable[[], float] = time.monotonic
-    #: Returns the processor time of this thread.
-    spent_s: Callable[[], float] = time.thread_time
     _common: _Common | None = None
     #: Makes the next one, on nobody's account.
     _making: asyncio.Task[None] | None = None
@@ -216,21 +207,21 @@ class SnapshotFeed:
 
     async def _make(self) -> None:
         try:
-            now_s, pauses = self.mono(), Pauses(self.spent_s)
-            view, shown = await self.overview.common_part(pauses)
+            begin_s = self.mono()
+            view, shown = await self.overview.common_part()
             tail = self._encoder.encode(view)[1:] + b"}\n"
-            self._common = _Common(now_s, now_s + _FRESH_S, tail, shown)
-            self._common.charge(pauses.worked_s())
+            rest_s = max(_FRESH_S, _REST * (self.mono() - begin_s))
+            self._common = _Common(begin_s + rest_s, tail, shown)
         finally:
             self._making = None
 
     async def _head(self, actor: Actor, common: _Common) -> bytes:
         head = common.heads.get(actor.user)
         if head is None:
-            pauses = Pauses(self.spent_s)
-            ids = await self.overview.ids(pauses, actor.user, common.shown)
-            mine = self._encoder.encode(await self.overview.waiting_rows(ids, pauses))
+            begin_s = self.mono()
+            ids = await self.overview.ids(actor.user, common.shown)
+            mine = self._encoder.encode(await self.overview.waiting_rows(ids))
             head = b'"user":%b,"mine":%b,' % (self._encoder.encode(actor.user), mine)
             common.heads[actor.user] = head
-            common.charge(pauses.worked_s())
+            common.until_s += _REST * (self.mono() - begin_s)
         return b'{"ok":true,"snapshot":{"admin":%b,%b' % (_TRUTH[actor.is_admin], head)

@@ -1,9 +1,9 @@
 """Round robin over users: requests of one user are worked on one after the other.
 
 A round is one round of the event loop, in which one request of each user is worked on at most, up
-to the point at which it waits or pauses (`Pauses`). Requests that take long, by what they read or
-because a child process answers them, have a turn of their own, so that a user's submissions do not
-wait for the user's reports.
+to the point at which it waits, or a part of it is done (`InParts`). Requests that take long, by
+what they read or because a child process answers them, have a turn of their own, so that a user's
+submissions do not wait for the user's reports.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from typing import Generic, TypeVar
 
-#: Seconds of long work between two pauses.
+T = TypeVar("T")
+
+#: Seconds of one part of long work.
 PART_S = 0.002
 
 
@@ -33,23 +36,22 @@ class Turns:
             yield
 
 
-class Pauses:
-    """Pauses for other users' requests, at intervals, in one piece of long work. State may change
-    in each."""
+class InParts(Generic[T]):
+    """Items of long work, for `async for`: after each part of it other users' requests come first.
+    State may change then."""
 
-    def __init__(self, mono: Callable[[], float] = time.monotonic) -> None:
-        self._mono = mono
-        self._since_s = mono()
-        self._before_s = 0.0
+    def __init__(self, items: Iterable[T]) -> None:
+        self._left = iter(items)
+        self._since_s = time.monotonic()
 
-    async def pause(self) -> None:
-        """Pause if PART_S have passed since the last time. To be called often."""
-        part_s = self._mono() - self._since_s
-        if part_s >= PART_S:
-            self._before_s += part_s
+    def __aiter__(self) -> InParts[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        if time.monotonic() - self._since_s >= PART_S:
             await asyncio.sleep(0)
-            self._since_s = self._mono()
-
-    def worked_s(self) -> float:
-        """Return the seconds of work so far, without the pauses."""
-        return self._before_s + self._mono() - self._since_s
+            self._since_s = time.monotonic()
+        try:
+            return next(self._left)
+        except StopIteration:
+            raise StopAsyncIteration from None
