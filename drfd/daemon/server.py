@@ -50,9 +50,8 @@ from drfd.protocol.replies import EventLine, Reply, SnapshotLine, SubmitListRepl
 
 #: Connections that may wait in the kernel to be accepted (listen(2)).
 _BACKLOG = 64
-#: Connections accepted, and seconds spent on it, before other tasks run.
+#: Connections accepted before other tasks run.
 MAX_ACCEPTS = 8
-ACCEPT_S = 0.00025
 #: Seconds until accepting is tried again after a shortage of descriptors or memory.
 RETRY_S = 1.0
 #: Seconds in which a request must be complete after its first bytes have arrived.
@@ -100,10 +99,7 @@ class Acceptor:
         self._loop.add_reader(self._listener, self._accept)
 
     def _accept(self) -> None:
-        until_s = time.monotonic() + ACCEPT_S
-        for at in range(MAX_ACCEPTS):
-            if at and time.monotonic() > until_s:
-                return
+        for _ in range(MAX_ACCEPTS):
             try:
                 connection, _ = self._listener.accept()
             except (BlockingIOError, InterruptedError):
@@ -181,8 +177,8 @@ async def close(writer: asyncio.StreamWriter, flush_s: float) -> None:
             await writer.wait_closed()
     except TimeoutError:
         writer.transport.abort()
-    except (ConnectionError, OSError):
-        pass
+    except OSError as error:
+        _forget_frames(error)
     except asyncio.CancelledError:
         writer.transport.abort()
         raise
@@ -315,8 +311,8 @@ class Server:
         except MemoryError as error:
             # A submission may have been queued: its client sends it again with the same key.
             _report_dropped(error)
-        except OSError:
-            pass
+        except OSError as error:
+            _forget_frames(error)
         except asyncio.CancelledError:
             flush_s = LAST_FLUSH_S
         finally:
@@ -538,6 +534,12 @@ async def _open(connection: socket.socket) -> tuple[asyncio.StreamReader, asynci
     protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
     transport, _ = await loop.connect_accepted_socket(lambda: protocol, connection)
     return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+
+def _forget_frames(error: OSError) -> None:
+    """Break the circle of a connection's error, which asyncio keeps, and the frames that hold the
+    connection: only a full collection would free clients that have left."""
+    error.__traceback__ = None
 
 
 def _report_dropped(error: MemoryError) -> None:
