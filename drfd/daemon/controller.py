@@ -160,7 +160,7 @@ class Daemon:
         self._end = asyncio.Event()
         self._end_needs_idle = False
         self._logged_shortage_s = float("-inf")
-        self._reserves = Reserves(places.controller, lambda: self._requests.config.limits)
+        self._reserves = Reserves(self.journal.reserve, lambda: self._requests.config.limits)
         self._requests = Requests(
             engine=self._engine,
             config=config,
@@ -233,6 +233,7 @@ class Daemon:
             asyncio.create_task(self._until_shutdown()),
             asyncio.create_task(self._notifier.feed_watchdog()),
             asyncio.create_task(self._notifier.report_status()),
+            asyncio.create_task(self._reserves.maintain()),
             asyncio.create_task(collect_garbage()),
         ]
         if self._metrics is not None:

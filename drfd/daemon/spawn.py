@@ -28,7 +28,7 @@ RUN = (sys.executable, "-I", "-m")
 #: The system user that the controller becomes, if there is one and nothing else is configured.
 DEFAULT_USER = "drfd"
 #: Files in the controller's directory, beside the lock.
-JOURNAL_FILES = ("journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm")
+JOURNAL_FILES = ("journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm", "journal.reserve")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,14 @@
-"""The journal's files: the database, opened or refused, and the room on its disk."""
+"""The journal's files: the database, opened or refused, and a reserve of disk space.
+
+The reserve is a file that is released in parts when the disk is full, so that the ends of jobs and
+cancellations can still be written, and the next daemon can start. It is not released at once,
+because the program that filled the disk would take the unused rest.
+"""
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import sqlite3
 from contextlib import closing
@@ -10,6 +17,7 @@ from pathlib import Path
 
 from drfd.common.errors import HostError
 from drfd.journal.database import Database, reported
+from drfd.linux.descriptors import opened
 
 #: `PRAGMA user_version` of the schema that this code writes.
 VERSION = 1
@@ -115,6 +123,91 @@ def _damaged(path: Path) -> HostError:
         f"{path} is not a drfd journal, or is damaged",
         hint="it was left as it is; restore it from a copy, or move it away to start empty",
     )
+
+
+log = logging.getLogger("drfd")
+
+#: Size of the reserve in bytes, and the divisor of the file system's size that bounds it.
+RESERVE_BYTES, _RESERVE_PART = 16 << 20, 16
+#: Number of parts in which the reserve is released.
+RESERVE_PIECES = 8
+#: Ratio of free to missing bytes from which on the reserve is filled up.
+_PLENTY = 4
+#: Free bytes below which an unspecific error of SQLite counts as a full disk.
+_FULL_BYTES = 64 << 10
+
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+#: Low bytes of SQLite's error codes: "full"; "I/O error" and "cannot open", which may mean full.
+_SQLITE_FULL, _SQLITE_UNSPECIFIC = 13, (10, 14)
+
+
+class Reserve:
+    """The file that reserves disk space for the journal."""
+
+    def __init__(self, path: Path, most_bytes: int = RESERVE_BYTES) -> None:
+        self.path = path
+        self._most_bytes = most_bytes
+
+    def size_bytes(self) -> int:
+        """Return the present length of the file."""
+        try:
+            return os.lstat(self.path).st_size
+        except OSError:
+            return 0
+
+    def wanted_bytes(self) -> int:
+        """Return the length that the file should have on this file system."""
+        return min(self._most_bytes, total_bytes(self.path.parent) // _RESERVE_PART)
+
+    def is_whole(self) -> bool:
+        return self.size_bytes() >= self.wanted_bytes()
+
+    def make(self) -> bool:
+        """Create the file or fill it up if there is plenty of room; return whether it has grown.
+        This may take a moment on file systems that cannot allocate without writing."""
+        wanted, have = self.wanted_bytes(), self.size_bytes()
+        if have >= wanted or free_bytes(self.path.parent) < _PLENTY * (wanted - have):
+            return False
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+        with opened(self.path, flags, 0o600) as fd:
+            before = os.fstat(fd).st_size
+            try:
+                os.posix_fallocate(fd, 0, wanted)
+            except OSError as error:
+                os.ftruncate(fd, before)
+                if error.errno not in _DISK_FULL:
+                    raise
+                return False
+        log.info("event=reserve-made bytes=%d path=%s", wanted, self.path)
+        return True
+
+    def give_up(self) -> bool:
+        """Release a part of the reserve; return False if nothing is left of it."""
+        try:
+            with opened(self.path, os.O_RDWR | os.O_NOFOLLOW) as fd:
+                size = os.fstat(fd).st_size
+                left = max(0, size - max(1, self.wanted_bytes() // RESERVE_PIECES))
+                if not size:
+                    return False
+                os.ftruncate(fd, left)
+                # Some file systems reuse freed blocks only after this.
+                os.fsync(fd)
+        except OSError:
+            return False
+        log.warning("event=reserve-given-up bytes=%d left_bytes=%d", size - left, left)
+        return True
+
+    def is_called_for(self, error: HostError) -> bool:
+        """Return whether the cause of the journal's error is a full disk."""
+        cause = error.__cause__
+        if isinstance(cause, OSError):
+            return cause.errno in _DISK_FULL
+        if not isinstance(cause, sqlite3.Error):
+            return False
+        code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
+        if code in _SQLITE_UNSPECIFIC:
+            return free_bytes(self.path.parent) < _FULL_BYTES
+        return code == _SQLITE_FULL
 
 
 def free_bytes(path: Path) -> int:

@@ -27,7 +27,8 @@ from drfd.core.scheduling.scheduler import PastRuns
 from drfd.core.usage import Curve
 from drfd.journal import records
 from drfd.journal.arrays import Arrays
-from drfd.journal.files import open_database
+from drfd.journal.database import Database
+from drfd.journal.files import Reserve, open_database
 from drfd.journal.history import PastFilter, query
 from drfd.journal.pruning import EventCount, EventTally, Pruning
 from drfd.journal.records import Records
@@ -52,7 +53,8 @@ class Journal:
     def __init__(self, path: Path) -> None:
         """Open or create the file. Raises HostError, and changes nothing, if it cannot be read."""
         self.path = path
-        self._db = open_database(path)
+        self.reserve = Reserve(path.with_name("journal.reserve"))
+        self._db = self._open()
         self._take_up()
         #: Random id, created with the journal. Job ids are unique within one journal only.
         self.id = self._fact("id") or ""
@@ -117,6 +119,18 @@ class Journal:
         (seq,) = self._db.row("select ifnull(max(seq), 0) from events")
         data = json.dumps({"rules": rules, "seq": seq, "runs": runs})
         self._db.write("insert or replace into facts values ('past_runs', ?)", (data,))
+
+    def _open(self) -> Database:
+        while True:
+            try:
+                return open_database(self.path)
+            except HostError as error:
+                if not self.release_reserve(error):
+                    raise
+
+    def release_reserve(self, error: HostError) -> bool:
+        """Release a part of the reserve if the disk is full; return whether it was released."""
+        return self.reserve.is_called_for(error) and self.reserve.give_up()
 
     def close(self) -> None:
         self._db.close()

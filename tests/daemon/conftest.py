@@ -19,6 +19,7 @@ from drfd.daemon.launcher_link.link import Link, Links
 from drfd.daemon.launcher_link.messages import LaunchSettings
 from drfd.daemon.monitoring.meter import Curves, Meter
 from drfd.daemon.monitoring.reserves import Reserves
+from drfd.journal.files import Reserve
 from drfd.journal.journal import Journal
 from fakes import FakeHost, now, rules
 
@@ -88,7 +89,8 @@ def make_desk(make_shell, tmp_path):
             site=Site(shell.engine.rules, (DISK,), (config or Config()).defaults, ("a warning",)),
             meter=meter, curves=Curves(meter, shell.journal, now), links=Links(link),
             reserves=Reserves(
-                tmp_path, lambda: UserLimits(reserve_disk_bytes=0), memory=list
+                Reserve(tmp_path / "reserve", most_bytes=0),
+                lambda: UserLimits(reserve_disk_bytes=0), memory=list,
             ),
             install=InstallContext(
                 uid=0, config_file=Path("/etc/drfd/drfd.toml"), is_systems=True, is_service=False,

@@ -35,6 +35,8 @@ from drfd.daemon.monitoring.outside import OutsideUsers
 from drfd.daemon.monitoring.reserves import DISK, MEMORY, Reserves, default_reserve_disk
 from drfd.host import measurements
 from drfd.host.measurements import MachineUse, MemoryHeadroom
+from drfd.journal import files
+from drfd.journal.files import Reserve
 from drfd.journal.journal import Journal
 from drfd.linux.user_database import LocalAccounts
 from fakes import (
@@ -603,8 +605,9 @@ def reserves(
     tmp_path: Path, *spare: MemoryHeadroom, mono: Callable[[], float] = lambda: 0.0, **limits: int
 ) -> Reserves:
     limits = {"reserve_disk_bytes": 0} | limits
+    reserve = Reserve(tmp_path / "journal.reserve", most_bytes=0)
     return Reserves(
-        tmp_path, lambda: UserLimits(**limits), mono=mono, memory=lambda: [PLENTY, *spare]
+        reserve, lambda: UserLimits(**limits), mono=mono, memory=lambda: [PLENTY, *spare]
     )
 
 
@@ -657,3 +660,13 @@ def test_below_the_reserve_of_memory_users_submit_nothing(tmp_path, spare, is_sh
 )  # fmt: skip
 def test_what_is_kept_of_a_disk_unless_configured(total, kept):
     assert default_reserve_disk(total) == kept
+
+
+def test_a_reserve_that_is_not_there_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "free_bytes", lambda path: 1 << 40)
+    reserve = Reserve(tmp_path / "journal.reserve", most_bytes=1 << 16)
+    kept = Reserves(reserve, lambda: UserLimits(reserve_disk_bytes=0), memory=list)
+    (line,) = kept.warnings()
+    assert line.startswith(f"0 of 64K are left of {reserve.path}, the room for the ends of jobs")
+    assert reserve.make()
+    assert kept.warnings() == []

@@ -1,7 +1,9 @@
-"""The journal's files: whose they are, and which are refused."""
+"""The journal's files: whose they are, which are refused, and the reserve released in parts."""
 
+import errno
 import os
 import sqlite3
+import stat
 import subprocess
 import sys
 import tempfile
@@ -14,7 +16,9 @@ import pytest
 from drfd.common.errors import HostError
 from drfd.core.model import events as ev
 from drfd.core.model.resources import Axes
-from drfd.journal.files import VERSION
+from drfd.journal import files
+from drfd.journal.database import reported
+from drfd.journal.files import RESERVE_PIECES, VERSION, Reserve
 from drfd.journal.journal import Journal
 from fakes import spec
 
@@ -215,3 +219,77 @@ def as_ordinary_user() -> Iterator[Path]:
         for each in directory.iterdir():
             each.unlink()
         directory.rmdir()
+
+
+SIZE = 1 << 20
+
+
+@pytest.fixture
+def reserve(tmp_path) -> Reserve:
+    return Reserve(tmp_path / "journal.reserve", SIZE)
+
+
+def error_of(path: Path, cause: Exception) -> HostError:
+    with pytest.raises(HostError) as caught, reported(path, "write"):
+        raise cause
+    return caught.value
+
+
+def sqlite_error(code: int) -> sqlite3.Error:
+    error = sqlite3.OperationalError("it says")
+    error.sqlite_errorcode = code
+    return error
+
+
+def test_it_takes_room_on_the_disk_and_nobody_else_may_read_it(reserve):
+    assert reserve.make()
+    assert reserve.size_bytes() == SIZE <= reserve.path.stat().st_blocks * 512
+    assert reserve.is_whole()
+    assert stat.S_IMODE(reserve.path.stat().st_mode) == 0o600
+    assert not reserve.make(), "it is there"
+
+
+def test_it_is_given_up_piece_by_piece_and_made_again(reserve):
+    reserve.make()
+    sizes = []
+    while reserve.give_up():
+        sizes.append(reserve.size_bytes())
+    assert sizes == [SIZE - SIZE * each // RESERVE_PIECES for each in range(1, RESERVE_PIECES + 1)]
+    assert not reserve.is_whole()
+    assert reserve.make()
+    assert reserve.is_whole()
+
+
+def test_it_is_not_made_where_there_is_not_plenty_of_room(reserve, monkeypatch):
+    monkeypatch.setattr(files, "free_bytes", lambda path: 4 * SIZE - 1)
+    assert not reserve.make()
+    assert not reserve.path.exists()
+
+
+def test_a_link_in_its_place_is_not_followed(reserve, tmp_path):
+    """The directory may be somebody else's than who makes it."""
+    target = tmp_path / "target"
+    target.write_text("kept")
+    reserve.path.symlink_to(target)
+    with pytest.raises(OSError, match="symbolic"):
+        reserve.make()
+    assert not reserve.give_up()
+    assert target.read_text() == "kept"
+
+
+def test_it_is_for_a_full_disk_alone(reserve, tmp_path, monkeypatch):
+    def is_called_for(cause: Exception) -> bool:
+        return reserve.is_called_for(error_of(tmp_path / "journal.sqlite", cause))
+
+    assert is_called_for(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    assert is_called_for(OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)))
+    assert is_called_for(sqlite_error(sqlite3.SQLITE_FULL))
+    assert not is_called_for(OSError(errno.EACCES, os.strerror(errno.EACCES)))
+    assert not is_called_for(sqlite_error(sqlite3.SQLITE_CORRUPT))
+    assert not is_called_for(ValueError("it is damaged"))
+    assert not reserve.is_called_for(HostError("journal", "nobody knows why"))
+    for code in (sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_CANTOPEN):
+        assert not is_called_for(sqlite_error(code)), "the disk has room"
+    monkeypatch.setattr(files, "free_bytes", lambda path: 4096)
+    for code in (sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_CANTOPEN):
+        assert is_called_for(sqlite_error(code))

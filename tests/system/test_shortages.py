@@ -5,13 +5,11 @@ systems in a mount namespace of the instance's own. A disk that is full under th
 nobody's jobs, and what makes room still works.
 """
 
-import itertools
 import os
 import pwd
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,18 +17,8 @@ from typing import Any
 
 import pytest
 
-from drfd.common.errors import HostError
 from drfd.daemon.spawn import group_for
-from instance import (
-    CONFIG,
-    Instance,
-    Sheltered,
-    as_root,
-    children_of,
-    made_shelters,
-    patient,
-    wait_for,
-)
+from instance import CONFIG, Instance, Sheltered, as_root, children_of, made_shelters, wait_for
 from kernel import Kernel, is_removed
 
 pytestmark = [pytest.mark.system, pytest.mark.anew]
@@ -305,21 +293,30 @@ def in_state(instance: Sheltered, *names: str) -> Path:
     return instance.inside.joinpath(str(instance.state).lstrip("/"), *names)
 
 
+def reserve_bytes(instance: Sheltered) -> int:
+    """Its length is set when all its blocks are there."""
+    try:
+        status = in_state(instance, "controller", "journal.reserve").stat()
+    except FileNotFoundError:
+        return 0
+    return status.st_blocks * 512 if status.st_size else 0
+
+
 @as_root
-def test_on_a_full_disk_users_are_refused_and_nothing_is_lost(full, users):
-    """Waiting jobs ended, for want of room for their files."""
+def test_on_a_full_disk_ends_are_kept_and_cancelling_works_and_the_daemon_starts(full, users):
+    """Waiting jobs ended, root could not cancel, and a stopped daemon did not start."""
     instance = full
     alice, bob = (user.pw_uid for user in users)
     instance.start()
+    whole = wait_for("the reserve", lambda: reserve_bytes(instance))
     gate = f"while ! [ -e {instance.work}/gate ]; do sleep 0.05; done; exit 5"
     running = instance.submit(*QUIET, "--", "sh", "-c", gate, user=bob, cwd="/")
-    mine, kept = (
+    mine, theirs, kept = (
         instance.submit(*QUIET, "--hold", "--", "sh", "-c", "exit 6", user=bob, cwd="/")
-        for _ in range(2)
+        for _ in range(3)
     )
     later = ("--begin", "now+5s", "--", "sh", "-c", "exit 7")
     due = instance.submit(*QUIET, *later, user=bob, cwd="/")
-    noisy = instance.submit(*QUIET, "--hold", "--", "true")
     instance.wait_state(running, "RUNNING")
     filler = fill_up(instance)
 
@@ -338,22 +335,28 @@ def test_on_a_full_disk_users_are_refused_and_nothing_is_lost(full, users):
         (line,) = refused.stderr.splitlines()
         assert refused.returncode == 1, line
         assert "free, and the last 2" in line and "reserve_disk under [limits]" in line
-    # More than the log has had room for.
-    with pytest.raises(HostError, match="full"):
-        for priority in itertools.count():
-            instance._ask("set", select={"ids": [noisy]}, priority=priority)
-    refused = instance.drf("cancel", mine, user=bob, cwd="/", check=False)
-    assert refused.returncode != 0 and "full" in refused.stderr
-    assert instance.show(mine)["state"] == "HELD"
+    # More than the reserve's first piece could hold, so that pieces follow.
+    for job_id, user in ((mine, bob), (theirs, None)):
+        instance.drf("cancel", job_id, user=user, cwd="/")
+        assert instance.show(job_id)["state"] == "CANCELLED"
     (instance.work / "gate").touch()
-    time.sleep(2)
-    instance.kill()
+    assert instance.wait_end(running)["exit_code"] == 5
+    noisy = instance.submit(*QUIET, "--hold", "--", "true")
+    for priority in range(60):
+        instance._ask("set", select={"ids": [noisy]}, priority=priority)
+    assert "reserve-given-up" in instance.log.read_text()
+    assert reserve_bytes(instance) < whole
+    doctor = instance.drf("doctor").stdout
+    assert "the room for the ends of jobs on a full disk" in doctor
+
+    instance.strike("controller")
+    assert instance.show(kept)["state"] == "HELD"
+    assert instance.show(running)["exit_code"] == 5
+    instance.drf("cancel", noisy)
 
     filler.unlink()
-    instance.start()
-    assert instance.wait_end(running)["exit_code"] == 5
+    wait_for("the reserve, made again", lambda: reserve_bytes(instance) >= whole)
     wait_for("no word about the disk", lambda: not is_told())
-    instance.drf("cancel", mine, user=bob, cwd="/")
     instance.drf("release", kept, user=bob, cwd="/")
     assert instance.wait_end(kept)["exit_code"] == 6
     assert instance.wait_end(due)["exit_code"] == 7, "its time came on the full disk"
@@ -363,9 +366,10 @@ def test_on_a_full_disk_users_are_refused_and_nothing_is_lost(full, users):
 
 
 @as_root
-def test_a_daemon_that_died_on_a_disk_full_to_the_last_block_starts_when_there_is_room(shelter):
+def test_a_daemon_that_died_on_a_disk_full_to_the_last_block_starts(shelter):
     """Its log cannot go into the journal's file, nor can the file beside it be made."""
     instance = shelter(DISKS["tmpfs"]).start()
+    wait_for("the reserve", lambda: reserve_bytes(instance))
     kept = instance.submit(*QUIET, "--hold", "--", "sh", "-c", "exit 6")
     instance.kill()
     filler = fill_up(instance)
@@ -374,10 +378,7 @@ def test_a_daemon_that_died_on_a_disk_full_to_the_last_block_starts_when_there_i
     with filler.open("ab", buffering=0) as file, pytest.raises(OSError, match="No space"):
         while True:
             file.write(b"x")
-    instance.launch()
-    assert instance.process.wait(patient(60)) != 0
-    assert "free space, mend its access rights" in instance.log.read_text()
-    filler.unlink()
     instance.start()
     assert instance.show(kept)["state"] == "HELD"
     instance.drf("cancel", kept)
+    assert "reserve-given-up" in instance.log.read_text()

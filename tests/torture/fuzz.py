@@ -254,7 +254,7 @@ class Desk:
             curves=Curves(meter, self._journal, now),
             links=Links(link),
             reserves=Reserves(
-                self._journal.path.parent, lambda: UserLimits(reserve_disk_bytes=0), memory=list
+                self._journal.reserve, lambda: UserLimits(reserve_disk_bytes=0), memory=list
             ),
             install=InstallContext(
                 uid=0,

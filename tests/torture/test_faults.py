@@ -133,6 +133,7 @@ def test_a_disk_full_when_the_log_goes_into_the_journal_loses_nothing(shelter):
             submit(f"late{number}")
     assert "free space" in str(refusal.value) and "\n" not in str(refusal.value)
     assert "late0" in accepted and log > 1 << 20
+    assert journal.with_name("journal.reserve").stat().st_size == 0, "that was used up, too"
     instance.kill()
     instance.start()
     for name, job_id in accepted.items():

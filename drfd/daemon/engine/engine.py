@@ -361,17 +361,21 @@ class Engine:
         answers: list[tuple[Work, list[ev.Event] | DrfdError]]
         self._follow_limit_hours()
         self._follow_nodes()
-        try:
-            answers = self._prepare(batch)
-            begin_mono_s = self.clock().mono_s
-            self.journal.commit()
-            self.on_commit(self.clock().mono_s - begin_mono_s)
-            self._remembered = set(filter(self._is_cleaning, self._remembered))
-        except HostError as error:
-            self._reload_ledger()
-            log.error("event=%s-failed error=%s", error.code, error.text)
-            self.leftovers_due_mono_s = self.clock().mono_s + _AGAIN_S
-            answers = [(work, error) for work in batch]
+        while True:
+            try:
+                answers = self._prepare(batch)
+                begin_mono_s = self.clock().mono_s
+                self.journal.commit()
+                self.on_commit(self.clock().mono_s - begin_mono_s)
+                self._remembered = set(filter(self._is_cleaning, self._remembered))
+            except HostError as error:
+                self._reload_ledger()
+                if self.journal.release_reserve(error):
+                    continue
+                log.error("event=%s-failed error=%s", error.code, error.text)
+                self.leftovers_due_mono_s = self.clock().mono_s + _AGAIN_S
+                answers = [(work, error) for work in batch]
+            break
         touched, self._touched = self._touched, {}
         self._to_log += touched.values()
         if self.ledger.dependents.ended:

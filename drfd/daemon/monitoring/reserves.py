@@ -6,24 +6,26 @@ changes too. Cancellations, requests of administrators, launches and ends of acc
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from drfd.common.errors import Refused
 from drfd.common.units import show_size
 from drfd.core.model.job import Actor
 from drfd.daemon.config import UserLimits
 from drfd.host.measurements import MemoryHeadroom, spare_memory
-from drfd.journal.files import free_bytes, total_bytes
+from drfd.journal.files import Reserve, free_bytes, total_bytes
 
 log = logging.getLogger("drfd")
 
 DISK, MEMORY = "SHORT_OF_DISK", "SHORT_OF_MEMORY"
 #: Seconds for which a reading is used again.
 _FRESH_S = 0.5
+#: Seconds between two looks at whether the reserve file can be made again.
+_MAINTAIN_S = 10.0
 #: Reserve of memory at most, as a divisor of what a limit allows.
 _MEMORY_PART = 16
 
@@ -44,15 +46,16 @@ class ReserveShortage:
 class Reserves:
     def __init__(
         self,
-        directory: Path,
+        reserve: Reserve,
         limits: Callable[[], UserLimits],
         *,
         mono: Callable[[], float] = time.monotonic,
         memory: Callable[[], list[MemoryHeadroom]] = spare_memory,
     ) -> None:
-        """`directory` is the journal's. `limits` returns the present limits of the configuration,
-        and `memory` the room below each bound on this process's memory."""
-        self._directory = directory
+        """`limits` returns the present limits of the configuration, and `memory` the room below
+        each bound on this process's memory."""
+        self.reserve = reserve
+        self._directory = reserve.path.parent
         self._limits = limits
         self._mono = mono
         self._memory = memory
@@ -89,9 +92,33 @@ class Reserves:
         given = self._limits().reserve_disk_bytes
         return default_reserve_disk(total_bytes(self._directory)) if given is None else given
 
+    async def maintain(self) -> None:
+        """Make the reserve file, and make it whole again at intervals. Never returns."""
+        is_logged = False
+        while True:
+            try:
+                await asyncio.to_thread(self.reserve.make)
+                is_logged = False
+            except OSError as error:
+                if not is_logged:
+                    log.error("event=no-reserve path=%s error=%s", self.reserve.path, error)
+                is_logged = True
+            await asyncio.sleep(_MAINTAIN_S)
+
     def warnings(self) -> list[str]:
         """Return sentences for `drf doctor`."""
-        return [f"{each.text} ({each.cure})" for each in self.shortages()]
+        found = [f"{each.text} ({each.cure})" for each in self.shortages()]
+        try:
+            if not self.reserve.is_whole():
+                found.append(
+                    f"{show_size(self.reserve.size_bytes())} of "
+                    f"{show_size(self.reserve.wanted_bytes())} are left of {self.reserve.path}, "
+                    "the room for the ends of jobs on a full disk; it is made again when there is "
+                    "room"
+                )
+        except OSError as error:
+            found.append(f"cannot look at the disk of {self._directory}: {error.strerror}")
+        return found
 
     def _of_disk(self) -> list[ReserveShortage]:
         try:
