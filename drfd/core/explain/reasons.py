@@ -18,7 +18,7 @@ from drfd.core.explain.waits import ResourceShortage, Wait
 from drfd.core.fairness.rules import Rules, limit_ever
 from drfd.core.fairness.share_tree import ShareTree, path_up
 from drfd.core.ledger.ledger import Ledger
-from drfd.core.ledger.queue import ArrayState, array_key
+from drfd.core.ledger.queue import ArrayState
 from drfd.core.model import events as ev
 from drfd.core.model.hours import blocking, first_start_s, length_s
 from drfd.core.model.job import Job, JobState, RequiredOutcome
@@ -227,32 +227,17 @@ def _limit_rises_s(ledger: Ledger, path: str, axis: str) -> float | None:
     return None if steps is None else steps.rises_s(axis, ledger.latest_pass_s)
 
 
-def array_limit(case: Case) -> Wait | None:
+def count_limit(case: Case) -> Wait | None:
+    """Return the limit on how many jobs of its array, or of its group, run at once."""
     job, queues = case.job, case.ledger.queues
     limit = queues.limit_of(job, case.demand)
-    if limit is None or limit[0] != array_key(job):
+    if limit is None:
         return None
-    (_, array_id), at_once = limit
+    (user, of), at_once = limit
     running = queues.running[limit[0]]
-    group = _group_limit(case)
-    if running < at_once and group is not None and group.running >= group.at_once:
-        # The array may run more; its next tasks wait for their group.
-        return group
-    return waits.ArrayLimit(int(array_id), at_once, running)
-
-
-def group_limit(case: Case) -> Wait | None:
-    limit = case.ledger.queues.limit_of(case.job, case.demand)
-    return None if limit is None else _group_limit(case)
-
-
-def _group_limit(case: Case) -> waits.GroupLimit | None:
-    """Return the limit of the job's group, whether it is reached or not."""
-    user, group = case.job.spec.user, case.job.spec.group
-    if group is None or group.at_once is None:
-        return None
-    running = case.ledger.queues.running[user, group.name]
-    return waits.GroupLimit(user, group.name, group.at_once, running)
+    if isinstance(of, int):
+        return waits.ArrayLimit(of, at_once, running)
+    return waits.GroupLimit(user, of, at_once, running)
 
 
 def path_limit(case: Case) -> Wait | None:
@@ -428,7 +413,7 @@ def _too_little(case: Case) -> Wait:
 CONDITIONS = (held, unmet)
 BEFORE_PASS = (
     *(drained, launcher_away, machine_short, unknown_node, beyond_machine, nodes_closed),
-    *(beyond_limit, window, array_limit, group_limit),
+    *(beyond_limit, window, count_limit),
 )
 GATES = (
     *BEFORE_PASS,

@@ -336,7 +336,8 @@ class Queues(dict[str, LeafQueue]):
             place for place in places if place[:2] == (leaf, demand) and self._is_short(place)
         ):
             if limit in limits:
-                return limit
+                # The next tasks of an array that may run more may wait for their group.
+                return next((each for each in limits if self.running[each[0]] >= each[1]), limit)
             if first <= job.id <= last:
                 break
         return None
