@@ -266,13 +266,15 @@ def test_one_that_forks_while_it_is_moved_leaves_nothing_in_a_part_of_the_jobs_c
 
 
 def test_a_process_in_a_single_cgroup_of_a_job_ends_with_it(instance, users):
-    """Whatever has put it there: it kept the job's directory, and so its cores."""
+    """Whatever has put it there, and whosever it is: it kept the job's directory, and so its
+    cores."""
     user = users[0]
+    theirs = {"user": user.pw_uid, "group": user.pw_gid}
     job = running(instance, user, "echo $$ > pid; exec sleep 1000")
     first = pid_written(instance.home_for(user) / "pid")
     strays = []
-    for directory in instance.cgroups():
-        strays.append(subprocess.Popen(["sleep", "600"], user=user.pw_uid, group=user.pw_gid))
+    for number, directory in enumerate(instance.cgroups()):
+        strays.append(subprocess.Popen(["sleep", "600"], **({} if number % 2 else theirs)))
         Path(directory, "cgroup.procs").write_text(str(strays[-1].pid))
     instance.drf("cancel", job, user=user.pw_uid, env=ENV)
     instance.wait_end(job)

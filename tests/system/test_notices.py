@@ -49,20 +49,12 @@ def test_it_is_told_why_a_limit_ended_the_job(instance):
     assert (instance.work / "told").read_text().startswith("TIMEOUT 15 ran for its whole time")
 
 
-@pytest.mark.parametrize(
-    ("command", "told"),
-    [
-        ("exit 4", "notification failed: exit code 4"),
-        ("kill -9 $$", "notification failed: killed by signal 9"),
-        # More than the job's own memory.
-        ("head -c 300m /dev/zero | tail", "notification failed: "),
-    ],
-)
-def test_a_failure_is_told_and_changes_nothing(instance, command, told):
-    words = ("-m", "64M", "--notify-command", command)
+def test_a_failure_is_told_and_changes_nothing(instance):
+    """Here of a command that takes more memory than the job has."""
+    words = ("-m", "64M", "--notify-command", "head -c 300m /dev/zero | tail")
     job = instance.ended(*words, "--", "true")
     assert (job["state"], job["exit_code"]) == ("COMPLETED", 0)
-    assert note(job).startswith(told)
+    assert note(job).startswith("notification failed: ")
     assert instance.cgroups() == []
 
 

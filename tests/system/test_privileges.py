@@ -3,7 +3,6 @@ job: what it can still do, and that nothing is lost by that."""
 
 import os
 import signal
-import sys
 from pathlib import Path
 
 import pytest
@@ -128,20 +127,6 @@ def restricted_runner(home: Path) -> int:
     return pid
 
 
-def test_the_runner_of_a_job_that_runs_can_do_little_but_kill(instance, users, home):
-    """It had all rights of root. Its job is not restricted: set-user-id programs work there."""
-    script = (
-        "grep -E 'NoNewPrivs|Seccomp:|CapBnd' /proc/self/status; echo $PPID > runner; sleep 600"
-    )
-    job_id = instance.running("--", "sh", "-c", script, user=users[0].pw_uid, cwd=home)["id"]
-    status = status_of(restricted_runner(home))
-    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
-    assert {status["CapEff"], status["CapPrm"]} == {f"{1 << program.KILL:016x}"}
-    theirs = dict(line.split(":\t") for line in instance.output(job_id).splitlines())
-    mine = status_of(os.getpid())
-    assert theirs == {name: mine[name] for name in ("NoNewPrivs", "Seccomp", "CapBnd")}
-
-
 def test_the_process_that_waits_for_a_notification_can_do_no_more(instance, users, home):
     """It had all of root's rights beside the user's command, for half a minute."""
     command = "echo $PPID > runner; until [ -e go ]; do sleep 0.05; done"
@@ -155,50 +140,3 @@ def test_the_process_that_waits_for_a_notification_can_do_no_more(instance, user
         each["text"] for each in instance.wait_end(job_id)["events"] if each["event"] == "Cleaned"
     ]
     assert text == "notification told"
-
-
-def test_a_runner_without_privileges_sweeps_after_a_cancel_and_keeps_the_record(lend, users):
-    """With so long a grace time that its trap is run also where it is kept waiting."""
-    instance = lend(CONFIG.replace('grace = "1s"', 'grace = "30s"'))
-    home = instance.home_for(users[0])
-    script = "trap 'exit 5' TERM; (setsid sleep 600 & echo $! > left); echo $PPID > runner; "
-    script += "while :; do sleep 0.1; done"
-    job_id = instance.running("--", "sh", "-c", script, user=users[0].pw_uid, cwd=home)["id"]
-    restricted_runner(home)
-    instance.drf("cancel", job_id, user=users[0].pw_uid)
-    job = instance.wait_end(job_id)
-    assert (job["state"], job["exit_code"]) == ("CANCELLED", 5)
-    left = int((home / "left").read_text())
-    wait_for("the end of all", lambda: not Path(f"/proc/{left}").exists())
-    wait_for("an empty place", lambda: instance.cgroups() == [])
-
-
-#: Waits until it may, and then takes more memory than the job has.
-GREEDY = """
-import os, subprocess, sys, time
-open("runner", "w").write(f"{os.getppid()}\\n")
-subprocess.Popen(["sleep", "600"], start_new_session=True)
-while not os.path.exists("go"):
-    time.sleep(0.05)
-subprocess.run([sys.executable, "-c", "x = bytearray(300 << 20); import time; time.sleep(60)"])
-time.sleep(600)
-"""
-
-
-def test_a_runner_without_privileges_ends_a_job_that_is_out_of_memory(instance, users, home):
-    """The kernel kills one process; the runner takes the rest, and tells why."""
-    (home / "greedy.py").write_text(GREEDY)
-    job_id = instance.running(
-        "--mem", "100M", "--", sys.executable, "greedy.py", user=users[0].pw_uid, cwd=home
-    )["id"]
-    restricted_runner(home)
-    (home / "go").touch()
-    assert instance.wait_end(job_id)["state"] == "OUT_OF_MEMORY"
-
-
-def test_jobs_go_on_one_after_the_other_when_each_takes_its_runner_along(instance, users, home):
-    for number in range(3):
-        job = instance.ended(
-            "--", "sh", "-c", f"sleep 1.5; exit {number}", user=users[0].pw_uid, cwd=home
-        )
-        assert job["exit_code"] == number

@@ -12,7 +12,6 @@ import os
 import resource
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -245,27 +244,6 @@ def test_a_launcher_without_descriptors_starts_none_by_halves(make_instance):
 
 
 # -- cgroups that cannot be removed, are frozen, or are not there --------------------------------
-
-
-@as_root
-def test_whatever_is_in_any_cgroup_of_a_job_ends_with_it(make_instance):
-    """Also what somebody has put into one hierarchy alone, where it would keep the job's resources
-    booked."""
-    if "freezer" not in Kernel().v1:
-        pytest.skip("on cgroup v2 there is one hierarchy")
-    instance = make_instance(ROOMY).start()
-    job_id = instance.running(*SMALL, "--", "sh", "-c", until_gate(instance, 3))["id"]
-    place = next(Path(each) for each in instance.cgroups() if "/blkio/" in each)
-    stranger = subprocess.Popen(["sleep", "1000"])
-    try:
-        (place / "cgroup.procs").write_text(str(stranger.pid))
-        (instance.work / "gate").touch()
-        assert instance.wait_end(job_id)["exit_code"] == 3
-        assert stranger.wait(60) == -signal.SIGKILL
-    finally:
-        stranger.kill()
-        stranger.wait()
-    wait_for("no cgroups", lambda: not instance.cgroups(), show=instance.cgroups)
 
 
 @as_root

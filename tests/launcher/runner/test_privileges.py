@@ -74,7 +74,7 @@ def test_a_runner_drops_its_privileges_once_its_job_runs(runs):
     assert status["CapBnd"] == status_of(os.getpid())["CapBnd"]
     assert int(status["VmRSS"].split()[0]) < 200, "in KiB, with all that others have, too"
     theirs, mine = status_of(job["pid"]), status_of(os.getpid())
-    assert all(theirs[name] == mine[name] for name in ("NoNewPrivs", "Seccomp"))
+    assert all(theirs[name] == mine[name] for name in ("NoNewPrivs", "Seccomp", "CapBnd"))
     runs.go()
     ended = runs.over(runner).exited
     assert ended is not None
