@@ -7,11 +7,11 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from instance import patient
+from instance import Instance, patient
 from private_slurm import (
     PrivateNode,
     PrivateSlurm,
@@ -49,11 +49,6 @@ cores = 4
 memory = "3G"
 features = ["big", "fast"]
 """
-
-
-def slurm_table(directory: Path) -> str:
-    """The rest of its configuration: where this Slurm is."""
-    return f'[slurm]\nconfig = "{directory}/slurm.conf"\nuser = "root"\n'
 
 
 def missing() -> str:
@@ -145,3 +140,24 @@ class PlainCluster(PrivateSlurm):
 
     def log(self) -> str:
         return self.said("slurmctld")[-3000:]
+
+
+@contextmanager
+def a_slurm_of(instance: Instance, config: str = CONFIG) -> Iterator[PlainCluster]:
+    """The nodes of an instance, which is not started yet; both end with the block."""
+    directory = instance.root / "cluster"
+    directory.mkdir()
+    where = f'[slurm]\nconfig = "{directory}/slurm.conf"\nuser = "root"\n'
+    instance.config.write_text(config + where)
+    state = instance.state / "slurm-launcher"
+    cluster = PlainCluster(directory, state / "events.sock", state / "started")
+    try:
+        cluster.start(cluster.files)
+        yield cluster
+    finally:
+        try:
+            # While Slurm is there to end them.
+            instance.drf("cancel", "--all", check=False)
+            cluster.stop()
+        finally:
+            instance.destroy()

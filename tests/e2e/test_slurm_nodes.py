@@ -13,7 +13,7 @@ from drfd.slurm.files import MORE_CONF, Layout, files
 from drfd.slurm.settings import SLURM_CONF
 from instance import Instance, wait_for
 from private_slurm import PrivateNode, PrivateSlurm
-from slurm_cluster import CONFIG, PlainCluster, missing, slurm_table
+from slurm_cluster import CONFIG, PlainCluster, a_slurm_of, missing
 
 _CGROUPS = Path("/sys/fs/cgroup")
 has_slurm = pytest.mark.skipif(bool(missing()), reason=missing())
@@ -42,22 +42,8 @@ def why(instance: Instance, job_id: int) -> dict[str, Any]:
 def service() -> Iterator[tuple[Instance, PlainCluster]]:
     """A daemon with a Slurm of its own, both of which all tests of the module have."""
     instance = Instance(CONFIG)
-    directory = instance.root / "cluster"
-    directory.mkdir()
-    instance.config.write_text(CONFIG + slurm_table(directory))
-    state = instance.state / "slurm-launcher"
-    cluster = PlainCluster(directory, state / "events.sock", state / "started")
-    try:
-        cluster.start(cluster.files)
-        instance.start()
-        yield instance, cluster
-    finally:
-        try:
-            # While Slurm is there to end them.
-            instance.drf("cancel", "--all", check=False)
-            cluster.stop()
-        finally:
-            instance.destroy()
+    with a_slurm_of(instance) as cluster:
+        yield instance.start(), cluster
 
 
 @pytest.fixture

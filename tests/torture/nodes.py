@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from drfd.common.errors import Unavailable
 from instance import ALONE, wait_for
-from slurm_cluster import CONFIG, NODES, PlainCluster, missing, slurm_table
+from slurm_cluster import CONFIG, NODES, PlainCluster, a_slurm_of, missing
 from torture.victims import Victim
 
 #: The daemon's own machine takes none of the jobs: they need a feature that it has not.
@@ -327,30 +327,20 @@ class Torture:
 def torture(kills: int, seed: int) -> Report:
     """Do it, and keep the logs if something is wrong."""
     victim = Victim(SETTINGS)
-    directory = victim.root / "cluster"
-    directory.mkdir()
-    victim.config.write_text(SETTINGS + slurm_table(directory))
-    state = victim.state / "slurm-launcher"
-    cluster = PlainCluster(directory, state / "events.sock", state / "started")
-    made = Torture(victim, cluster, Random(seed))
-    try:
-        cluster.start(cluster.files)
-        victim.start()
-        wait_for("the nodes", lambda: _are_up(victim), show=victim.tail)
-        made.run(kills)
-        if made.report.faults:
-            made.report.kept = _keep(made)
-        return made.report
-    except BaseException:
-        print(f"logs: {_keep(made)}", file=sys.stderr)
-        raise
-    finally:
+    with a_slurm_of(victim, SETTINGS) as cluster:
+        made = Torture(victim, cluster, Random(seed))
         try:
-            made._revive(all_of_them=True)
-            victim.try_ask("cancel", select={"everything": True})
-            cluster.stop()
+            victim.start()
+            wait_for("the nodes", lambda: _are_up(victim), show=victim.tail)
+            made.run(kills)
+            if made.report.faults:
+                made.report.kept = _keep(made)
+            return made.report
+        except BaseException:
+            print(f"logs: {_keep(made)}", file=sys.stderr)
+            raise
         finally:
-            victim.destroy()
+            made._revive(all_of_them=True)
 
 
 def _are_up(victim: Victim) -> bool:
