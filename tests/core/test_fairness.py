@@ -449,9 +449,8 @@ def test_it_is_known_how_long_a_limit_holds_and_when_it_rises():
     assert [steps.rises_s("cores", unix(at_s)) for at_s in (0, 10, 20, 30)] == [
         *(unix(20), unix(20), unix(30), None)
     ]
-    assert found.hold_s(unix(15)) == (unix(10), unix(20))
-    assert found.hold_s(unix(-5)) == (-inf, unix(10))
-    assert found.hold_s(unix(30)) == (unix(30), inf)
+    times = [unix(at_s) for at_s in (-5, 10, 15, 30)]
+    assert [found.next_s(at_s) for at_s in times] == [unix(10), unix(20), unix(20), inf]
     assert steps.at(unix(-5)) == {"cores": 2000}, "the first one holds before, too"
     assert steps.most(unix(0)) == {}
     assert hourly_cores((0, 2), (10, 1)).steps[LAB].most(unix(5)) == {"cores": 2000}
@@ -688,7 +687,7 @@ def test_no_job_starts_beyond_a_limit_of_its_hour_and_forecasts_come_true(seed):
             if started:
                 used = bench.ledger.used.items()
                 assert sum(held[0] for leaf, held in used if path in path_up(leaf)) <= most
-        _, next_s = bench.ledger.limit_hours.hold_s(unix(clock))
+        next_s = bench.ledger.limit_hours.next_s(unix(clock))
         clock = min([*ends.values(), next_s - unix(0)])
         for job_id, end_s in list(ends.items()):
             if end_s <= clock:

@@ -163,7 +163,7 @@ class Forecast:
             float(ledger.begins.all[0][0]) if ledger.begins.all else None,
             pause_end_s(ledger.pause, now_s),
             ledger.window_end_s(now_s),
-            ledger.limit_hours.hold_s(now_s)[1],
+            ledger.limit_hours.next_s(now_s),
         )
         return min([each for each in times if each is not None])
 

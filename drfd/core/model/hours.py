@@ -183,13 +183,10 @@ class LimitHours:
         """Return the limit of each of the nodes at a time."""
         return {path: steps.at(at_s) for path, steps in self.steps.items()}
 
-    def hold_s(self, at_s: float) -> tuple[float, float]:
-        """Return from when until when the limits are those of `at_s`."""
+    def next_s(self, at_s: float) -> float:
+        """Return when one of the limits changes next, or infinity."""
         place = bisect_right(self.times, at_s)
-        return (
-            self.times[place - 1] if place else -inf,
-            self.times[place] if place < len(self.times) else inf,
-        )
+        return self.times[place] if place < len(self.times) else inf
 
     def covers(self, paths: Iterable[str]) -> bool:
         """Return whether the limit of any of these nodes depends on the hour."""

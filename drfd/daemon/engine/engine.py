@@ -213,8 +213,6 @@ class Engine:
     taken_attempts: dict[object, dict[int, int]] = field(default_factory=dict)
     #: Dependents that one turn notifies of the ends of other jobs, at most.
     notified_at_once: int = 64
-    #: From when until when the limits in `rules` are those of the hour, in Unix time.
-    _limits_hold_s: tuple[float, float] = (0.0, 0.0)
     _wants_pass: bool = True
     #: The earliest time of the next pass after a long one that decided nothing: a user whose
     #: requests ask for one pass after the other must not keep all others waiting.
@@ -353,7 +351,7 @@ class Engine:
             least_s = 0.001 if self.launchers.is_ready() else _OVERDUE_S
             delays.append(min(_CLOCK_S, max(least_s, self._retry_s - now.at_s)))
         if self.ledger.limit_hours:
-            delays.append(min(_CLOCK_S, self.ledger.limit_hours.hold_s(now.at_s)[1] - now.at_s))
+            delays.append(min(_CLOCK_S, self.ledger.limit_hours.next_s(now.at_s) - now.at_s))
         return min(delays) if delays else None
 
     def turn(self, batch: list[Work]) -> None:
@@ -546,25 +544,18 @@ class Engine:
         self.ledger.limit_hours = limit_hours
         now_s = self.clock().at_s
         self.scheduler.adopt_half_life(rules.half_life_s, now_s)
-        self._limits_hold_s = limit_hours.hold_s(now_s)
         self._put_in_force(limit_hours.at(now_s))
 
     def adopt_limit_hours(self, limit_hours: LimitHours) -> None:
         """Let these limits by hour count from now on, with the rules as they are configured."""
-        if limit_hours != self.ledger.limit_hours:
-            self.ledger.limit_hours = limit_hours
-            self._limits_hold_s = (0.0, 0.0)
-            self._follow_limit_hours()
+        self.ledger.limit_hours = limit_hours
+        self._follow_limit_hours()
 
     def _follow_limit_hours(self) -> None:
         """Put the limits of the present hour in force."""
-        now_s, hours = self.clock().at_s, self.ledger.limit_hours
-        from_s, until_s = self._limits_hold_s
-        if hours and not from_s <= now_s < until_s:
-            self._limits_hold_s = hours.hold_s(now_s)
-            limits = hours.at(now_s)
-            if limits != self._configured.limits_now:
-                self._put_in_force(limits)
+        limits = self.ledger.limit_hours.at(self.clock().at_s)
+        if limits != self._configured.limits_now:
+            self._put_in_force(limits)
 
     def _put_in_force(self, limits: dict[str, Limit]) -> None:
         """Apply the configured rules with these limits by hour."""
