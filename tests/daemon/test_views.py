@@ -46,6 +46,7 @@ from drfd.daemon.lookup.views import (
     wait_view,
 )
 from drfd.daemon.users import turns
+from drfd.daemon.users.quotas import quota_uid
 from drfd.journal import arrays as arrays_module
 from drfd.protocol import requests as msg
 from drfd.protocol.replies import CommonSnapshot
@@ -284,6 +285,22 @@ async def test_what_does_not_exist_is_refused(desk, feed):
     for wrong in (7, "7_1"):
         with pytest.raises(Exception, match="there is no"):
             await Ear(feed, ALICE, ids=[wrong]).hear()
+
+
+async def test_ends_come_in_their_order_though_the_stream_waits_for_its_turn(desk, feed):
+    ear = Ear(feed, ALICE)
+    await ear.hear()
+    async with feed.turns.next(quota_uid(ALICE)):
+        await desk.submit(ALICE)
+        await desk.submit(ALICE)
+        hearing = asyncio.ensure_future(ear.hear())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        # The stream knows that both have changed, and has not looked at them.
+        await desk.finish(2)
+        await desk.finish(1)
+    assert told(await hearing) == [(2, "COMPLETED"), (1, "COMPLETED")]
+    await ear.leave()
 
 
 async def test_an_end_during_the_first_look_is_told_once(desk, feed):

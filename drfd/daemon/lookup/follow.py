@@ -227,7 +227,7 @@ class EventFeed:
                 woken.clear()
                 changed, last = journal.changed(after=mark, limit=PAGE, user=select.user)
                 is_all, mark = last == mark, last
-                concerned = self._concerned(changed, ids, select)
+                concerned = self._concerned(changed, mark, ids, select)
                 async for views in self._event_lines(concerned, actor):
                     is_due = True
                     yield views
@@ -289,13 +289,19 @@ class EventFeed:
         return None if self.engine.journal.has_changed(job.id, after=mark) else job
 
     def _concerned(
-        self, changed: Iterable[tuple[int, int | None]], ids: Sequence[int], select: Selection
+        self,
+        changed: Iterable[tuple[int, int | None]],
+        mark: int,
+        ids: Sequence[int],
+        select: Selection,
     ) -> Iterator[Row | None]:
         """Yield the present row of each changed job that the stream follows, and None for each
         other one, so that the caller can count the work. `changed` are ids with the array's, `ids`
-        is sorted."""
+        is sorted. What has changed after the mark comes with those changes, in their order."""
         for job_id, array_id in changed:
-            if array_id != job_id:
+            if self.engine.journal.has_changed(job_id, after=mark):
+                yield None
+            elif array_id != job_id:
                 is_asked_for = not ids or _has(ids, job_id) or _has(ids, array_id)
                 job = self._lookup.known(job_id) if is_asked_for else None
                 yield job if job is not None and passes(job, select) else None
