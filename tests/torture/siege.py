@@ -211,6 +211,12 @@ class Siege:
         for name in self._workers:
             self._home(name).joinpath("stop").touch()
 
+    def kill_workers(self) -> None:
+        """Who lives after a failure asks until somebody answers."""
+        for worker in self._workers.values():
+            worker.kill()
+            worker.wait()
+
     def _await_workers(self) -> None:
         """They end when all their jobs have ended."""
         for name, worker in self._workers.items():
