@@ -24,7 +24,7 @@ from drfd.core.ledger.queue import Entry, JobsOfClass, LeafQueue, Line, TaskIds
 from drfd.core.model.machine import Vector, minus, plus
 from drfd.core.scheduling.backfill import PassContext, Reservation
 from drfd.core.scheduling.policies import Plan
-from drfd.core.scheduling.wait_index import MOST_DEMANDS, LeafTables, WaitIndex
+from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
 from seeds import examples, seeds
 
 # -- who waits -------------------------------------------------------------------------------------
@@ -320,7 +320,7 @@ def test_a_change_elsewhere_costs_nothing_for_vectors_that_do_not_fit():
     assert lines(600) < lines(100) + 50
 
 
-def test_of_unlike_jobs_a_pass_looks_at_a_few():
+def test_of_unlike_jobs_that_fit_a_pass_looks_at_the_first_alone():
     """Beside 20,000 of them each end of a job took 60 to 120 ms."""
 
     def lines(vectors: int) -> int:
@@ -335,29 +335,6 @@ def test_of_unlike_jobs_a_pass_looks_at_a_few():
         return found[0]
 
     assert lines(2_000) < lines(100) + 50
-
-
-@pytest.mark.parametrize("size", [MOST_DEMANDS, MOST_DEMANDS + 1])
-def test_a_job_behind_too_many_unlike_ones_waits_until_one_of_them_starts(size):
-    """The jobs that do not fit ask for more and more memory, and the last for little."""
-    waiting: LeafQueue = {(1, 100 + each): line_of(each) for each in range(size - 1)}
-    waiting[1, 1] = line_of(size - 1)
-    shares = FairShare((9, 999))
-    wait_index = WaitIndex(LeafTables(queues={"root.many": waiting}, used={}, shares=shares))
-    is_seen = size <= MOST_DEMANDS
-    assert run_pass(wait_index, free=(9, 99), pass_context=None).admitted == [size - 1] * is_seen
-    wait_index.touch("root.many", [(1, 1)])
-    with_room = run_pass(wait_index, free=(2, 101), pass_context=None).admitted
-    assert with_room == [0, size - 1]
-
-
-def test_jobs_that_can_never_start_are_none_of_these():
-    waiting: LeafQueue = {(1, 1000 + each): line_of(each) for each in range(MOST_DEMANDS)}
-    waiting[1, 1] = line_of(MOST_DEMANDS)
-    shares = FairShare((9, 999))
-    wait_index = WaitIndex(LeafTables(queues={"root.many": waiting}, used={}, shares=shares))
-    done = run_pass(wait_index, free=(9, 999), pass_context=None)
-    assert done.admitted == [MOST_DEMANDS]
 
 
 # -- the queue of a leaf ---------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from drfd.core.explain.waits import (
     ArrayLimit,
     AwaitedJob,
     BehindInFifo,
-    BehindOtherDemands,
     BeyondLimit,
     BeyondMachine,
     ClosedNode,
@@ -64,7 +63,6 @@ from drfd.core.model.job import (
 )
 from drfd.core.scheduling.policies import Plan
 from drfd.core.scheduling.release_times import Certainty, RunTimes
-from drfd.core.scheduling.wait_index import MOST_DEMANDS
 from fakes import ADMIN, ALICE, BOB, Bench, demand, now, rules, schedule, spec
 
 # -- reasons ---------------------------------------------------------------------------------------
@@ -283,18 +281,6 @@ def test_nobody_passes_a_job_of_the_same_leaf_that_has_waited_too_long(bench):
     """Erin's second job asks for no cores, so that it is in nobody's way but her first one's."""
     last = crowded(bench, of(ERIN, 6), of(ERIN, 0, 6), at_s=10_100)
     assert why(bench, 5, last) == MayNotPass("4")
-
-
-def test_a_job_behind_too_many_demands_is_told_so(bench):
-    """Of 64 jobs that ask for more cores than are free, each for less memory than the one before;
-    the next one fits."""
-    bench.start(of(BOB, 5))
-    for at in range(MOST_DEMANDS):
-        bench.submit(of(ALICE, 5, 1 - at / 1024))
-    small = bench.submit(of(ALICE, 1))
-    last = look_and_schedule(bench, 1)
-    assert last.admitted == []
-    assert why(bench, small, last) == BehindOtherDemands("2", MOST_DEMANDS)
 
 
 def test_a_job_with_a_place_that_fits_is_told_whom_it_would_hurt(bench):
@@ -691,9 +677,6 @@ SENTENCES: list[tuple[Wait, str]] = [
     (MayNotPass("4", own_start_s=60),
      "it fits, but job 4 comes first: it has waited so long that no later job may pass it; "
      "it starts by T+60s itself"),
-    (BehindOtherDemands("4", 64),
-     "it fits, but earlier jobs of its queue (the first is 4) ask for 64 different amounts; no "
-     "more are considered at a time"),
     # Maintenance windows.
     (AHEAD,
      "it might not end before the maintenance window upgrade (T+60s to T+7260s: new kernel): "
@@ -777,7 +760,6 @@ COLUMNS: list[tuple[Wait, Columns]] = [
     (KEPT, Columns("start of 2", "reservation (alice)", until_s=3600)),
     (replace(KEPT, user=None), Columns("start of 2", "reservation", until_s=3600)),
     (MayNotPass("4", own_start_s=60), Columns("start of 4", "starvation guard")),
-    (BehindOtherDemands("4", 64), Columns("start of 4", "64 demands before it")),
     (SlotsTaken(2), Columns("a slot", "2 slots taken")),
     (BehindInFifo("2", "alice"), Columns("start of 2", "job 2 (alice)")),
 ]  # fmt: skip

@@ -274,11 +274,12 @@ def _pass_after(case: Case, order: list[str], blame: Blame, share_tree: ShareTre
     queues = {}
     for path in dict.fromkeys([*order, *[each.leaf for each in before]]):
         if path in ledger.queues and path in share_tree.nodes:
-            lines = ledger.queues[path]
+            lines, most = ledger.queues[path], shares.most(path)
             heads = [each for _, each in plan.heads(path)[:_MOST_LOOKS] if each in lines]
             able = islice((each for each in heads if fits(each, blame.free)), _MOST_DEMANDS)
             # Ties are decided by the first job of a leaf, whether it fits or not.
-            queues[path] = {demand: lines[demand] for demand in chain(able, heads[:1])}
+            first = islice((each for each in heads if fits(each, most)), 1)
+            queues[path] = {demand: lines[demand] for demand in chain(able, first)}
     others = {path for each in queues for path in path_up(each)} - {*path_up(case.leaf)}
     past_usage = dict.fromkeys(others, 0.0)
     tables = LeafTables(

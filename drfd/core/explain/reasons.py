@@ -26,7 +26,6 @@ from drfd.core.model.machine import Room, Vector, fits, lacking_of, minus, plus,
 from drfd.core.scheduling.backfill import Reservation
 from drfd.core.scheduling.policies import Plan
 from drfd.core.scheduling.release_times import Certainty
-from drfd.core.scheduling.wait_index import MOST_DEMANDS
 
 
 def explain_wait(
@@ -330,9 +329,6 @@ def reservation(case: Case) -> Wait | None:
     _, first = min(able, default=(0, job.id))
     if first == plan.starvation_guard and first != job.id:
         return waits.MayNotPass(ledger.job(first).label, own_start_s)
-    heads = plan.heads(case.leaf)
-    if len(heads) == MOST_DEMANDS and heads[-1][0] < lines[demand].first:
-        return waits.BehindOtherDemands(ledger.job(first).label, len(heads))
     return None
 
 

@@ -809,21 +809,6 @@ class MayNotPass(Wait, frozen=True):
         )
 
 
-class BehindOtherDemands(Wait, frozen=True):
-    """The job fits, but 64 different demands come first in its queue."""
-
-    code = "RESERVATION"
-    says = (
-        "it fits, but earlier jobs of its queue (the first is {0.job}) ask for {0.count} different "
-        "amounts; no more are considered at a time"
-    )
-    waits_for, blocked_by = "start of {0.job}", "{0.count} demands before it"
-    ahead = "{0.job}"
-    #: The first of these jobs, and how many demands a pass considers.
-    job: str
-    count: int
-
-
 class SlotsTaken(Wait, frozen=True):
     code = "RESOURCES"
     says = "all {0.count} slots are taken (policy slots)"

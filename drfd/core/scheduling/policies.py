@@ -171,17 +171,34 @@ class _Pass:
         #: The rule by which a job starts, for each that does not start by its own turn.
         self.reasons: dict[int, StartReason] = {}
         self._max_starts = pass_input.max_starts
-        #: The demands with which a job may start.
+        #: The demands with which a job may start; or, where more demands than leaves wait, the
+        #: leaves of which one may, each with its first job that fits: of thousands of unlike
+        #: demands a pass looks only at those up to the first that may start.
         self.startable: set[Vector] = {*self.wait_index.leaves}
+        self.unlike: dict[str, Entry] = {}
         #: How long a job with one of the startable demands may run, so that it delays nothing.
         self.longest_s = inf
+        #: The leaves that may be among these.
+        self._candidates: Collection[str] = self.wait_index.heads
         #: Results of `_deadline_s`, until a job starts or gets a reservation.
         self._deadlines: dict[Vector, float | None] = {}
 
     def find_startable(self) -> None:
-        free = self.backfill.free
-        self.startable = {each for each in self.wait_index.leaves if fits(each, free)}
-        self.renew_startable()
+        index = self.wait_index
+        self.startable, self.unlike = set(), {}
+        if len(index.leaves) <= len(index.heads):
+            self.startable = {*index.leaves}
+            self.renew_startable()
+            return
+        sums = tuple(self.backfill.free)
+        for leaf in self._candidates:
+            room = self.share_tree.headroom(leaf, sums)
+            if leaf in index.heads and fits(index.least_needed(leaf), room):
+                line = index.heads_in_order[leaf]
+                first = next((entry for entry, demand in line if fits(demand, room)), None)
+                if first is not None:
+                    self.unlike[leaf] = first
+        self._candidates = [*self.unlike]
 
     def renew_startable(self) -> None:
         """Leave out the demands for which there is no room any more."""
@@ -192,13 +209,16 @@ class _Pass:
 
     @property
     def has_startable(self) -> bool:
-        while self.startable:
-            # The first of a set that has lost many is long to find, and popping is not.
-            each = self.startable.pop()
-            if self._deadline_s(each) is not None:
-                self.startable.add(each)
-                return True
-        return False
+        while self.startable and self._deadline_s(each := next(iter(self.startable))) is None:
+            self.startable.remove(each)
+        while self.unlike and not self._may_fit(next(reversed(self.unlike))):
+            self.unlike.popitem()
+        return bool(self.startable or self.unlike)
+
+    def _may_fit(self, leaf: str) -> bool:
+        """Return False if none of the leaf's jobs may start, however short."""
+        index = self.wait_index
+        return leaf in index.heads and self._deadline_s(index.least_needed(leaf)) is not None
 
     def _deadline_s(self, demand: Vector) -> float | None:
         """Return the time by which a job of this demand that starts now must have ended, so that it
@@ -220,29 +240,39 @@ class _Pass:
         self, leaf: str, begin: Entry | None = None, *, promise_only: bool = False
     ) -> Head | None:
         """Return the leaf's first job, from an entry on, that may start now, or None."""
-        line = self.wait_index.heads_in_order.get(leaf, [])
-        if len(self.startable) < len(line):
+        index, context, free = self.wait_index, self.pass_context, self.backfill.free
+        line, until_s = index.heads_in_order.get(leaf, []), inf
+        if self.unlike:
+            first = self.unlike.get(leaf) if line else None
+            last_s = first and self._until_s(leaf, index.least_needed(leaf), promise_only)
+            if first is None or last_s is None:
+                return None
+            begin, until_s = max(first, begin or first), last_s
+        elif len(self.startable) < len(line):
             # All demands for which there is room are among these.
-            heads = self.wait_index.heads[leaf]
+            heads = index.heads[leaf]
             line = sorted([(heads[demand], demand) for demand in self.startable if demand in heads])
         at = 0 if begin is None else bisect_left(line, (begin,))
         for entry, demand in islice(line, at, None):
             if (
-                fits(demand, self.backfill.free)
-                and self._may_start(leaf, demand, promise_only)
+                fits(demand, free)
+                and (
+                    until_s == inf
+                    or context.now_s + index.length_s(leaf, demand, context) <= until_s
+                )
+                and self._until_s(leaf, demand, promise_only) is not None
                 and self.backfill.allows(demand, entry[1], leaf)
             ):
                 return entry, demand
         return None
 
-    def _may_start(self, leaf: str, demand: Vector, promise_only: bool) -> bool:
-        """Return False if no job of the leaf may start with this demand, however short it is."""
-        tree = self.share_tree
-        return (
-            self._deadline_s(demand) is not None
-            and tree.is_within_limits(leaf, demand)
-            and (not promise_only or tree.keeps_promise(leaf, demand))
-        )
+    def _until_s(self, leaf: str, demand: Vector, promise_only: bool) -> float | None:
+        """Return the time by which a job of the leaf that starts now must have ended, or None if no
+        job of this demand may start. With less of any resource it is no earlier."""
+        until_s, tree = self._deadline_s(demand), self.share_tree
+        if until_s is None or not tree.is_within_limits(leaf, demand):
+            return None
+        return until_s if not promise_only or tree.keeps_promise(leaf, demand) else None
 
     def start(self, leaf: str, head: Head) -> bool:
         """Start a job. Returns whether jobs of other leaves may not start any more because of it,
@@ -343,6 +373,7 @@ class _DrfPass(_Pass):
             kind = self._scope(leaf), demand
             if (
                 path is not None
+                and fits(demand, self.wait_index.shares.most(leaf))
                 and kind not in never_fitting
                 and not self.backfill.is_reserved(job_id, path)
                 and leaf not in self._indebted
@@ -433,10 +464,12 @@ class _DrfPass(_Pass):
         #: For each inner node that was reached the demands with which it, or a node above it, keeps
         #: its promise.
         kept: dict[str, Collection[Vector]] = {}
+        #: In place of the unlike demands of each leaf stands the least of each resource.
+        least = {each: index.least_needed(each) for each in self.unlike if each in index.heads}
 
         def pass_over(above: str, keys: Sequence[SortKey]) -> int:
             node, outer = tree.nodes[above], kept.get(above, ())
-            demands = self.startable
+            demands = self.startable or {*least.values()}
             if not keys or not (outer or tree.may_keep_below(node, demands)):
                 return len(keys)
             most, longest_s = over(tree.promised(node), node.total), self.longest_s
@@ -449,7 +482,7 @@ class _DrfPass(_Pass):
                         longest_s < inf and index.shortest_s(path, self.pass_context) > longest_s
                     ):
                         continue
-                    own = demands & index.heads[path].keys()
+                    own = {least[path]} if path in least else demands & index.heads[path].keys()
                 own = {each for each in own if each in outer or tree.keeps_promise_of(path, each)}
                 if not is_leaf:
                     kept[path] = own
@@ -466,7 +499,7 @@ class _DrfPass(_Pass):
         index, context, heads = self.wait_index, self.pass_context, self.wait_index.heads
 
         def pass_over(above: str, keys: Sequence[SortKey]) -> int:
-            startable, longest_s = self.startable, self.longest_s
+            startable, unlike, longest_s = self.startable, self.unlike, self.longest_s
             # Without a reservation to give, nothing can be done for those that are only late.
             reservable = late if late and self.backfill.may_add() else limited
             for at, key in enumerate(keys):
@@ -475,6 +508,7 @@ class _DrfPass(_Pass):
                     path not in finished
                     and (
                         path in reservable
+                        or path in unlike
                         or (
                             (longest_s == inf or index.shortest_s(path, context) <= longest_s)
                             and not startable.isdisjoint(heads[path])
@@ -564,6 +598,7 @@ class _DrfPass(_Pass):
         path = self.share_tree.reached_limit(leaf, demand)
         if (
             path is not None
+            and fits(demand, self.wait_index.shares.most(leaf))
             and self.backfill.may_add(path)
             and not self.backfill.is_reserved(job_id, path)
         ):
@@ -687,7 +722,7 @@ class _BaselinePass(_Pass):
             and (leaf := turns.first()) is not None
         ):
             head = self.wait_index.leads(leaf) if is_strict else self.first_start(leaf)
-            if head is None:
+            if head is None or not fits(head[1], self.wait_index.shares.most(leaf)):
                 turns.drop(leaf)
             elif not fits(head[1], self.backfill.free):
                 return leaf, head

@@ -5,9 +5,9 @@ The caller names each leaf that changes (`touch`); only that leaf is read again 
 pass. A pass enters the jobs that it admits and touches their leaves, because its decisions count
 only once the ledger has applied them.
 
-Of the jobs of a leaf with one demand vector, a pass looks only at the first that no gate blocks,
-and of the demand vectors of a leaf only at the first `MOST_DEMANDS`. A vector that does not fit is
-skipped, however many leaves wait for it.
+Of the jobs of a leaf with one demand vector, a pass looks only at the first that no gate blocks. A
+vector that does not fit is skipped, however many leaves wait for it; and where more vectors than
+leaves wait, a leaf is skipped if the least that it needs of each resource does not fit.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from drfd.core.scheduling.backfill import PassContext
 
 #: The first waiting job of a line: its entry in the queue, and its demand.
 Head = tuple[Entry, Vector]
-#: The number of demands of a leaf that a pass considers, those whose first jobs come first.
-MOST_DEMANDS = 64
+#: The least that a leaf's jobs need is computed anew when one in so many of its demands has gone.
+_STALE = 16
+#: The shortest estimate is looked for among so many demands of a leaf at most.
+_FEW = 64
 #: Returns the order of a policy. `Mapping` has the decayed usage of each node, which decides ties.
 MakeRank = Callable[[ShareTree, Mapping[str, float]], Rank]
 
@@ -58,17 +60,17 @@ class WaitIndex:
         those of it that wait, and no resources."""
         self.tables, self.shares = tables, tables.shares
         self.share_tree = share_tree or ShareTree(tables.shares)
-        #: The first waiting job of each demand of a leaf that may ever start, by demand, and in the
-        #: order of the queue. Only demands that are touched are read again.
-        self._all: dict[str, dict[Vector, Entry]] = {}
-        self._all_in_order: dict[str, list[Head]] = {}
-        #: The first `MOST_DEMANDS` of these.
+        #: The first waiting job of each demand of a leaf, by demand, and in the order of the queue.
+        #: Only demands that are touched are read again.
         self.heads: dict[str, dict[Vector, Entry]] = {}
         self.heads_in_order: dict[str, list[Head]] = {}
+        #: See `least_needed`; and how many demands of the leaf have gone since it was computed.
+        self._least: dict[str, tuple[Vector, int]] = {}
         #: The leaves that wait for each demand vector, and their first jobs of it in order.
         self.leaves: dict[Vector, set[str]] = {}
         self.alike: dict[Vector, list[tuple[Entry, str]]] = {}
-        #: The first waiting job of each leaf.
+        #: The first waiting job of each leaf. Jobs that can never start (which a change of the
+        #: configuration leaves behind) count only if the leaf has no others.
         self.first: dict[str, Head] = {}
         #: The time since which that job may start (Unix time), by leaf, and in order.
         self._since_s: dict[str, float] = {}
@@ -214,6 +216,15 @@ class WaitIndex:
             found += max(0, min([len(alike) - self._taken[leaf, demand, cls], *open_for]))
         return found
 
+    def least_needed(self, leaf: str) -> Vector:
+        """Return the least that any of the leaf's first jobs needs, of each resource by itself, or
+        less: it is computed anew only when some of the demands have gone."""
+        least, removed = self._least.get(leaf, (self._nothing, 0))
+        if leaf not in self._least or removed * _STALE > len(self.heads[leaf]):
+            least = tuple(map(min, zip(*self.heads[leaf], strict=True)))
+            self._least[leaf] = least, 0
+        return least
+
     def length_s(self, leaf: str, demand: Vector, pass_context: PassContext) -> float:
         """Return the estimated run time of the leaf's first job of this demand, in seconds."""
         lengths = self._lengths.setdefault(leaf, {})
@@ -222,10 +233,12 @@ class WaitIndex:
         return lengths[demand]
 
     def shortest_s(self, leaf: str, pass_context: PassContext) -> float:
-        """Return the shortest estimated run time of any of the leaf's first jobs, in seconds."""
+        """Return the shortest estimated run time of any of the leaf's first jobs, in seconds, or
+        less where they are many."""
         if leaf not in self._shortest:
-            lengths = [self.length_s(leaf, each, pass_context) for each in self.heads[leaf]]
-            self._shortest[leaf] = min(lengths)
+            heads = self.heads[leaf]
+            lengths = [self.length_s(leaf, each, pass_context) for each in islice(heads, _FEW)]
+            self._shortest[leaf] = min(lengths) if len(lengths) == len(heads) else 0.0
         return self._shortest[leaf]
 
     def late_leaves(self, pass_context: PassContext) -> Iterator[str]:
@@ -249,7 +262,13 @@ class WaitIndex:
         first, room = self.first.get(leaf), self._lead_room
         if first is None or room is None:
             return first
-        return next((head for head in self.heads_in_order[leaf] if fits(head[1], room)), None)
+        most = self.shares.most(leaf)
+        able = (
+            head
+            for head in self.heads_in_order[leaf]
+            if fits(head[1], room) and fits(head[1], most)
+        )
+        return next(able, None)
 
     def _put(self, path: str) -> None:
         first = self.leads(path)
@@ -280,48 +299,49 @@ class WaitIndex:
 
     def _read(self, leaf: str, demands: Collection[Vector]) -> None:
         """Read the first job of each of these demands, and of all if the leaf was not waiting."""
-        queue, found = self.tables.queues.get(leaf), self._all.get(leaf)
-        if found is None:
+        queue = self.tables.queues.get(leaf)
+        heads = self.heads.get(leaf)
+        if heads is None:
             if queue is None:
                 return
-            found, demands = self._all.setdefault(leaf, {}), queue
-            self._all_in_order[leaf] = []
-        line, most = self._all_in_order[leaf], self.shares.most(leaf)
+            heads, demands = self.heads.setdefault(leaf, {}), queue
+            self.heads_in_order[leaf] = []
         for demand in demands:
-            # A change of the configuration may leave jobs behind that can never start.
-            entry = self._head(queue, leaf, demand) if fits(demand, most) else None
-            before = found.pop(demand, None)
-            if entry is not None:
-                found[demand] = entry
-            if entry == before:
-                continue
-            if before is not None:
-                del line[bisect_left(line, (before, demand))]
-            if entry is not None:
-                insort(line, (entry, demand))
-        if self.heads_in_order.get(leaf, []) != line[:MOST_DEMANDS]:
-            self._set_heads(leaf, line[:MOST_DEMANDS])
-        if not found:
-            del self._all[leaf], self._all_in_order[leaf]
+            entry = self._head(queue, leaf, demand)
+            if entry != heads.get(demand):
+                self._set_head(leaf, demand, entry)
+        if not heads:
+            del self.heads[leaf], self.heads_in_order[leaf]
+            self._least.pop(leaf, None)
+            self.forget_lengths(leaf)
+            self.first.pop(leaf, None)
+            return
+        most = self.shares.most(leaf)
+        line = self.heads_in_order[leaf]
+        self.first[leaf] = next((head for head in line if fits(head[1], most)), line[0])
 
-    def _set_heads(self, leaf: str, line: list[Head]) -> None:
-        before, heads = self.heads.get(leaf, {}), {demand: entry for entry, demand in line}
-        for demand, entry in before.items() - heads.items():
-            self._forget_length(leaf, demand)
+    def _set_head(self, leaf: str, demand: Vector, entry: Entry | None) -> None:
+        heads, line = self.heads[leaf], self.heads_in_order[leaf]
+        self._forget_length(leaf, demand)
+        before = heads.pop(demand, None)
+        if leaf in self._least and (before is None or entry is None):
+            least, removed = self._least[leaf]
+            if entry is not None:
+                least = tuple(map(min, least, demand))
+            self._least[leaf] = least, removed + (entry is None)
+        if before is not None:
+            del line[bisect_left(line, (before, demand))]
             alike = self.alike[demand]
-            del alike[bisect_left(alike, (entry, leaf))]
-            self.leaves[demand].discard(leaf)
-            if not alike:
-                del self.leaves[demand], self.alike[demand]
-        for demand, entry in heads.items() - before.items():
-            self._forget_length(leaf, demand)
+            del alike[bisect_left(alike, (before, leaf))]
+        if entry is not None:
+            heads[demand] = entry
+            insort(line, (entry, demand))
             insort(self.alike.setdefault(demand, []), (entry, leaf))
             self.leaves.setdefault(demand, set()).add(leaf)
-        if line:
-            self.heads[leaf], self.heads_in_order[leaf], self.first[leaf] = heads, line, line[0]
             return
-        del self.heads[leaf], self.heads_in_order[leaf], self.first[leaf]
-        self.forget_lengths(leaf)
+        self.leaves[demand].discard(leaf)
+        if not self.leaves[demand]:
+            del self.leaves[demand], self.alike[demand]
 
     def _forget_length(self, leaf: str, demand: Vector) -> None:
         self._lengths.get(leaf, {}).pop(demand, None)
