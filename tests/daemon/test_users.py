@@ -17,7 +17,7 @@ from drfd.daemon.users import quotas as quotas_module
 from drfd.daemon.users import turns as turns_module
 from drfd.daemon.users.accounts import Accounts
 from drfd.daemon.users.quotas import BURST_S, ID_BYTES, Quotas
-from drfd.daemon.users.turns import InParts, Turns
+from drfd.daemon.users.turns import InParts, UserTurns
 from drfd.linux.user_database import LocalAccounts, Subordinates
 from fakes import ALICE, BOB, Clock, launched
 
@@ -355,7 +355,7 @@ async def test_what_is_asked_of_a_long_array_is_answered_as_of_one(desk):
 
 async def test_between_two_steps_of_somebody_else_lies_one_of_a_flood():
     """Sixteen requests of one user were worked on in each round of the loop."""
-    turns, done = Turns(), list[int]()
+    turns, done = UserTurns(), list[int]()
 
     async def flood() -> None:
         while done.count(BOB_UID) < 100:
@@ -375,14 +375,14 @@ async def test_between_two_steps_of_somebody_else_lies_one_of_a_flood():
 
 
 async def test_a_short_request_does_not_wait_for_a_long_one_of_its_user():
-    turns = Turns()
+    turns = UserTurns()
     async with asyncio.timeout(30), turns.next(ALICE_UID, is_long=True), turns.next(ALICE_UID):
         pass
 
 
 @pytest.mark.parametrize("rounds", range(6))
 async def test_who_is_cancelled_at_any_moment_of_his_wait_keeps_nobody_waiting(rounds):
-    turns = Turns()
+    turns = UserTurns()
 
     async def step() -> None:
         async with turns.next(ALICE_UID):

@@ -25,7 +25,7 @@ from drfd.daemon.handlers.submission import dependencies
 from drfd.daemon.lookup.lookup import Lookup, Row, job_of, resolved
 from drfd.daemon.lookup.views import error_view
 from drfd.daemon.users.quotas import ID_BYTES, Quotas, quota_uid
-from drfd.daemon.users.turns import InParts, Turns
+from drfd.daemon.users.turns import InParts, UserTurns
 from drfd.protocol import requests as msg
 from drfd.protocol.codec import VERSION
 from drfd.protocol.replies import BatchReply, Failure
@@ -74,7 +74,7 @@ class BatchActions:
     engine: Engine
     lookup: Lookup
     quotas: Quotas
-    turns: Turns
+    turns: UserTurns
 
     async def ask(self, actor: st.Actor, select: Selection, make: MakeStimulus) -> BatchReply:
         """Submit a stimulus for every selected job, some in each turn of the user; the refusal of

@@ -65,7 +65,7 @@ from drfd.daemon.monitoring.gpu_use import unkept_text
 from drfd.daemon.monitoring.meter import Curves, Meter
 from drfd.daemon.monitoring.reserves import Reserves
 from drfd.daemon.users.quotas import Quotas
-from drfd.daemon.users.turns import InParts, Turns
+from drfd.daemon.users.turns import InParts, UserTurns
 from drfd.devices.gpu import GPU
 from drfd.journal.history import Story, read_story
 from drfd.journal.records import Payload
@@ -155,7 +155,7 @@ class Requests:
     metrics: Callable[[], Awaitable[bytes]] | None = None
     #: The clock of what each user may submit and change in a second.
     mono: Callable[[], float] = time.monotonic
-    turns: Turns = field(default_factory=Turns)
+    turns: UserTurns = field(default_factory=UserTurns)
 
     def __post_init__(self) -> None:
         self.quotas = Quotas(lambda: self.config.limits, self.mono)

@@ -24,7 +24,7 @@ from drfd.daemon.lookup.lookup import Lookup, Row, ids_of, passes
 from drfd.daemon.lookup.views import Listed, exit_status, reason_view, short_row
 from drfd.daemon.monitoring.meter import Meter
 from drfd.daemon.users.quotas import quota_uid
-from drfd.daemon.users.turns import PART_S, InParts, Turns
+from drfd.daemon.users.turns import PART_S, InParts, UserTurns
 from drfd.protocol import replies
 from drfd.protocol import requests as msg
 from drfd.protocol.requests import Selection
@@ -41,7 +41,7 @@ class WaitHandler:
 
     engine: Engine
     lookup: Lookup
-    turns: Turns
+    turns: UserTurns
     #: What wakes clients, each with the ids of the jobs and arrays that it waits for; in place of a
     #: task's, the negated id of its array: the end of any of its tasks wakes the client.
     waiters: dict[asyncio.Event, set[int]] = field(default_factory=dict)
@@ -185,7 +185,7 @@ class EventFeed:
 
     engine: Engine
     meter: Meter
-    turns: Turns = field(default_factory=Turns)
+    turns: UserTurns = field(default_factory=UserTurns)
     #: What wakes streams at a change of a job: of this user's, or with "" of anybody's.
     listeners: dict[asyncio.Event, str] = field(default_factory=dict)
 

@@ -21,7 +21,7 @@ T = TypeVar("T")
 PART_S = 0.002
 
 
-class Turns:
+class UserTurns:
     """Whose turn it is, by uid."""
 
     def __init__(self) -> None:
