@@ -166,7 +166,7 @@ def install(target: Target, prefix: str | None) -> None:
     python = sys.executable.replace("%", "%%")
     files = {f"{_UNIT_DIRECTORY}/{u}": _shipped(u).replace("@PYTHON@", python) for u in UNITS}
     files |= {_SYSUSERS: _shipped("sysusers.conf"), default: _shipped("drfd.toml")}
-    files |= {f"{prefix}/{name}": text for name, text in _pages().items()}
+    files |= {f"{prefix}/{name}": text for name, text in _shared().items()}
     wanted = {*files, *links}
     made = {path for each in wanted for path in target.missing_parents(each)}
     made |= {path for path in before if path.endswith("/")}
@@ -358,10 +358,11 @@ def _shipped(name: str) -> str:
     return (place if place.is_dir() else here.parent.parent / "systemd").joinpath(name).read_text()
 
 
-def _pages() -> dict[str, str]:
-    """Return the man pages and completions that pip has installed, by their path below a prefix."""
-    pages = [path for path in metadata.files("drfd") or () if "share" in path.parts]
-    return {f"share/{str(path).partition('/share/')[2]}": path.read_text() for path in pages}
+def _shared() -> dict[str, str]:
+    """Return the man pages, completions and files for monitoring that pip has installed, by their
+    path below a prefix."""
+    files = [path for path in metadata.files("drfd") or () if "share" in path.parts]
+    return {f"share/{str(path).partition('/share/')[2]}": path.read_text() for path in files}
 
 
 def _listed(target: Target) -> set[str]:

@@ -43,7 +43,7 @@ class System(Target):
 @pytest.fixture
 def system(tmp_path, monkeypatch) -> System:
     """One that runs systemd, with an environment that is trusted."""
-    monkeypatch.setattr(command, "_pages", lambda: {"share/man/man1/drf.1": ".TH\n"})
+    monkeypatch.setattr(command, "_shared", lambda: {"share/man/man1/drf.1": ".TH\n"})
     monkeypatch.setattr(command, "_answer", lambda: ANSWERS | CONNECTED)
     monkeypatch.setattr(command, "_has_user", lambda: True)
     monkeypatch.setattr(command, "distrust", lambda: None)
@@ -450,6 +450,8 @@ INSTALLED = [
     "usr/local/bin/drf",
     "usr/local/bin/drfd",
     "usr/local/share/bash-completion/completions/drf",
+    "usr/local/share/drfd/alerts.yml",
+    "usr/local/share/drfd/dashboard.json",
     "usr/local/share/drfd/drfd.toml",
     "usr/local/share/fish/vendor_completions.d/drf.fish",
     *sorted(f"usr/local/share/man/man1/drf-{verb}.1" for verb in VERBS),
