@@ -65,13 +65,14 @@ class Retention:
     def _remove_excess(self) -> int | None:
         """Remove some of the oldest jobs of a user with too many. Returns their number, or None if
         there is nothing more to remove."""
-        for user in list(self._excess):
+        while self._excess:
+            user, left = next(iter(self._excess.items()))
             removed = self.journal.remove_ended(inf, user)
-            if removed is not None and removed < self._excess[user]:
-                self._excess[user] -= removed
-                return removed
-            # What is left, if anything, cannot be removed yet.
-            del self._excess[user]
-            if removed is not None and self._excess:
+            if removed is not None and removed < left:
+                self._excess[user] = left - removed
+            else:
+                # What is left, if anything, cannot be removed yet.
+                del self._excess[user]
+            if removed is not None:
                 return removed
         return None
