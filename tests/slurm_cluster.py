@@ -151,9 +151,16 @@ def a_slurm_of(instance: Instance, config: str = CONFIG) -> Iterator[PlainCluste
     instance.config.write_text(config + where)
     state = instance.state / "slurm-launcher"
     cluster = PlainCluster(directory, state / "events.sock", state / "started")
-    try:
+    with ending(instance, cluster):
         cluster.start(cluster.files)
         yield cluster
+
+
+@contextmanager
+def ending(instance: Instance, cluster: PrivateSlurm) -> Iterator[None]:
+    """The end of an instance and of the Slurm of its nodes, after the block."""
+    try:
+        yield
     finally:
         try:
             # While Slurm is there to end them.

@@ -25,7 +25,7 @@ from drfd.daemon.monitoring.meter import PERIOD_S
 from drfd.slurm.files import MORE_CONF, NAMES
 from drfd.slurm.settings import SLURM_CONF
 from instance import BIN, Instance, wait_for
-from slurm_cluster import Cluster, missing
+from slurm_cluster import Cluster, ending, missing
 
 ROOT = Path(__file__).parents[2]
 
@@ -352,7 +352,7 @@ def clustered(cluster) -> Iterator[Instance]:
     large, small = cluster.nodes
     made = Instance(CLUSTER.format(large=large, small=small, conf=cluster.conf))
     state = made.state / "slurm-launcher"
-    try:
+    with ending(made, cluster):
         cluster.start(
             {
                 MORE_CONF if name == SLURM_CONF else name: printed(cluster, name, state)
@@ -360,13 +360,6 @@ def clustered(cluster) -> Iterator[Instance]:
             }
         )
         yield made.start()
-    finally:
-        try:
-            # While Slurm is there to end them.
-            made.drf("cancel", "--all", check=False)
-            cluster.stop()
-        finally:
-            made.destroy()
 
 
 def printed(cluster: Cluster, name: str, state: object) -> str:
