@@ -60,8 +60,9 @@ def _empty(shape: Any) -> Any:
 def _merged(whole: Object, values: Object) -> Object:
     for name, value in values.items():
         old = whole.get(name)
-        is_part = isinstance(value, dict) and isinstance(old, dict) and "infinite" not in old
-        whole[name] = _merged(old, value) if is_part else value  # type: ignore[arg-type]
+        if isinstance(value, dict) and isinstance(old, dict) and "infinite" not in old:
+            value = _merged(old, value)
+        whole[name] = value
     return whole
 
 
