@@ -17,7 +17,7 @@ from drfd.launcher.confinement.interface import Entrance, Killing
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment, Devices, read_order
 from drfd.launcher.runner import identity
-from drfd.launcher.runner.starter import plan
+from drfd.launcher.runner.starter import layout, plan
 from drfd.launcher.runner.starter.plan import JobStart
 from drfd.launcher.runner.starter.program import needed_capabilities, open_starter
 from drfd.launcher.system import process
@@ -126,7 +126,8 @@ def start(request: dict) -> int:
     who = identity.found_in(accounts.answer_to(asked, (os.getuid(), os.getgid())), order.uid)
     job = JobStart(Assignment(order, payload_fd), *who, confinement, request["space"])
     capabilities = CAPABILITIES & syscalls.capabilities().permitted
-    pid = STARTER.spawn(attempt_fd, bell_fd, plan.encode(job, settings, capabilities), payload_fd)
+    encoded = layout.encode(plan.plan_of(job, settings, capabilities))
+    pid = STARTER.spawn(attempt_fd, bell_fd, encoded, payload_fd)
     for fd in (attempt_fd, bell_fd, payload_fd):
         os.close(fd)
     return pid

@@ -92,7 +92,7 @@ def of_root(report: bytes) -> Record:
             error = LimitFailed("; ".join(what.splitlines()) + (f": {why}" if number else ""))
             error.__cause__ = cause
         case "plan":
-            return failure(unreadable("its plan is of another version"), None)
+            return failure(unreadable("its plan is cut short"), None)
         case "keyring" if number not in inheritance.KEY_SHORTAGES:
             return failure(_no_keyring(why), None)
         case "unseen":

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Attempt, Key
 from drfd.launcher.confinement.interface import CgroupSetting
-from drfd.launcher.runner.starter import plan
+from drfd.launcher.runner.starter import layout, plan
 from drfd.launcher.runner.starter.plan import JobStart
 from drfd.launcher.runner.starter.program import Starter
 from drfd.launcher.system import process
@@ -93,7 +93,7 @@ class Runners:
     ) -> None:
         """Start the runner of an attempt, which sets these limits first. Raises LimitFailed,
         OSError."""
-        encoded = plan.encode(job, settings, self.capabilities)
+        encoded = layout.encode(plan.plan_of(job, settings, self.capabilities))
         pid = self.starter.spawn(attempt_fd, self.launched_fd, encoded, job.assignment.payload_fd)
         try:
             self._watch(job.key, pid, created)

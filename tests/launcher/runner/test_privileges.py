@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from drfd.launcher.runner.starter import program
+from drfd.launcher.runner.starter.layout import header
 from drfd.launcher.runner.starter.sources import HERE
 from instance import status_of
 from launcher.rig import UNTIL_GO, order, python, state_of, until
@@ -45,7 +46,9 @@ ALLOWED = "read pread64 write fstat statx ppoll restart_syscall wait4 kill clock
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler: cc")
 def test_a_process_that_waits_makes_twelve_system_calls_and_no_other(tmp_path):
     (tmp_path / "try.c").write_text(TRY)
-    command = ["cc", "-std=gnu11", f"-I{HERE}", "-o", tmp_path / "try", tmp_path / "try.c"]
+    (tmp_path / "plan.h").write_text(header())
+    places = (f"-I{HERE}", f"-I{tmp_path}")
+    command = ["cc", "-std=gnu11", *places, "-o", tmp_path / "try", tmp_path / "try.c"]
     subprocess.run(command, check=True)
     tried = subprocess.run([tmp_path / "try"], capture_output=True, text=True, check=False)
     if tried.returncode == 77:

@@ -24,7 +24,8 @@ from drfd.launcher.confinement.interface import CgroupSetting, Entrance, Killing
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment
 from drfd.launcher.runner import failures
-from drfd.launcher.runner.starter import plan
+from drfd.launcher.runner.starter import layout, plan
+from drfd.launcher.runner.starter.layout import Plan
 from drfd.launcher.runner.starter.plan import JobStart
 from drfd.launcher.runner.starter.program import SYS_RESOURCE, open_starter
 from drfd.launcher.runner.starter.sources import (
@@ -216,7 +217,7 @@ class Place(Unconfined):
 
 
 @pytest.fixture(scope="module")
-def usual() -> tuple[bytes, bytes]:
+def usual() -> tuple[Plan, bytes]:
     """A plan without rights to drop, and a payload."""
     asked = order(
         *("true", "a b"),
@@ -239,16 +240,23 @@ NOEXEC = Path("/proc/sys/vm/memfd_noexec")
 ITS_OWN = CgroupSetting("/proc/self/oom_score_adj", "0", "0")
 
 
-def plan_of(
-    asked: Asked, flags: int = 0, capabilities: int = 0, limit: CgroupSetting = ITS_OWN
-) -> bytes:
+#: What a plan of root's has otherwise.
+AS_NOBODY = {"drops": False, "leaves_keyring": False, "joins_keyring": False}
+
+
+def plan_of(asked: Asked, limit: CgroupSetting = ITS_OWN) -> Plan:
+    """A plan without rights to drop."""
     user = pwd.struct_passwd(("nobody", "", asked.uid, asked.uid, "", "/", "/bin/sh"))
     start = JobStart(Assignment(asked.order, -1), user, [asked.uid], Place("a test"), place=None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan.inheritance, "may_set_login", lambda: False)
-        words = plan.encode(start, [limit], capabilities)[4:].split(b"\0")
-    words[1] = b"%x" % flags
-    return b"\0".join(words)
+        return plan.plan_of(start, [limit], 0)._replace(**AS_NOBODY, resets_oom_score=False)
+
+
+def dropping(given: Plan, capabilities: int | None = None) -> Plan:
+    """The same plan with rights to drop."""
+    every = syscalls.capabilities().permitted if capabilities is None else capabilities
+    return given._replace(drops=True, effective=every, permitted=every)
 
 
 def _nobody() -> dict[str, object]:
@@ -258,7 +266,7 @@ def _nobody() -> dict[str, object]:
 
 def run(
     program: Path,
-    given: bytes,
+    given: Plan | bytes,
     payload: bytes,
     before: list[str] | None = None,
     *,
@@ -267,7 +275,7 @@ def run(
     """The records that the program writes. `before`: a command that executes it."""
     files = attempt, told, _ = [os.memfd_create(name) for name in ("attempt", "plan", "payload")]
     fcntl.fcntl(attempt, fcntl.F_SETFL, os.O_APPEND)
-    os.pwrite(told, len(given).to_bytes(4, "little") + given, 0)
+    os.pwrite(told, given if isinstance(given, bytes) else layout.encode(given), 0)
     os.write(files[2], payload)
     null = os.open("/dev/null", os.O_WRONLY)
     theirs = (attempt, null, *files[1:])
@@ -362,7 +370,8 @@ def test_a_script_runs_where_files_in_memory_are_not_executed(starter, level, en
 @given(changes=_changes)
 def test_no_plan_makes_it_crash(checked, usual, changes):
     given_plan, payload = usual
-    run(checked, changed(given_plan, changes), payload)
+    data = changed(layout.encode(given_plan)[4:], changes)
+    run(checked, len(data).to_bytes(4, "little") + data, payload)
 
 
 @pytest.mark.slow
@@ -395,11 +404,8 @@ os.execv(sys.argv[2], sys.argv[2:])
 @pytest.mark.skipif(os.getuid() != 0, reason="not root: there are no rights to drop")
 @pytest.mark.parametrize(("bits", "expected"), [(0, b""), (1 << 2, b"regained")])
 def test_rights_that_are_not_dropped_are_noticed(checked, usual, bits, expected):
-    words = usual[0].split(b"\0")
-    every = b"%x" % syscalls.capabilities().permitted
-    words[1:4] = b"%x" % plan.DROPS, every, every
     before = python(_WITH_SECUREBITS, bits)
-    records = run(checked, b"\0".join(words), usual[1], before, by_root=True)
+    records = run(checked, dropping(usual[0]), usual[1], before, by_root=True)
     assert report_in(records).split(b"\0")[0] == expected
     assert records[-1]["record"] == ("launch_failed" if expected else "exited")
 
@@ -438,8 +444,7 @@ def test_who_has_used_all_the_room_gets_a_keyring_that_cannot_be_filled(checked,
     job from starting. The kernel allows an ordinary user 200 keys (keys/maxkeys)."""
     uid = next(_uids)
     asked = order(*_SEES_ROOTS, cwd=Path("/"), uid=uid, stdout="/dev/null", stderr="/dev/null")
-    flags = plan.DROPS | plan.LEAVES_KEYRING | plan.JOINS_KEYRING
-    given_plan = plan_of(asked, flags, syscalls.capabilities().permitted)
+    given_plan = dropping(plan_of(asked))._replace(leaves_keyring=True, joins_keyring=True)
     before = python(_ADD_KEYS, uid, keys, 1)
     records = run(checked, given_plan, asked.data, before, by_root=True)
     assert records[-1].get("exit_code") == (0 if is_roots else 1), records
@@ -451,7 +456,7 @@ def test_a_users_own_launcher_runs_more_jobs_than_the_user_may_have_keys(checked
     uid = next(_uids)
     asked = order("true", cwd=Path("/"), uid=uid, stdout="/dev/null", stderr="/dev/null")
     before = python(_ADD_KEYS, uid, 10_000, 0)
-    given_plan = plan_of(asked, plan.JOINS_KEYRING)
+    given_plan = plan_of(asked)._replace(joins_keyring=True)
     records = run(checked, given_plan, asked.data, before, by_root=True)
     assert records[-1].get("exit_code") == 0, records
 
@@ -468,16 +473,16 @@ os.execvp(sys.argv[1], sys.argv[1:])
 @pytest.mark.parametrize("by_root", [False, pytest.param(True, marks=as_root)])
 def test_a_hard_limit_that_cannot_be_raised_is_no_obstacle(checked, usual, by_root):
     """An ordinary user's are that user's own: a job may raise the soft one to it."""
-    words = usual[0].split(b"\0")
+    given_plan = usual[0]
     if by_root:
-        every = b"%x" % (syscalls.capabilities().permitted & ~(1 << SYS_RESOURCE))
-        words[1:4] = b"%x" % plan.DROPS, every, every
+        every = syscalls.capabilities().permitted & ~(1 << SYS_RESOURCE)
+        given_plan = dropping(given_plan, every)
     script = "#!/bin/sh\n[ $(ulimit -Sn) = 200 ] && [ $(ulimit -Hn) = 200 ]\n"
     payload = order("x", cwd=Path("/"), stdout="/dev/null", stderr="/dev/null", script=script).data
     before = ["sh", "-c", 'ulimit -Sn 100; ulimit -Hn 200; exec "$@"', "sh"]
     if by_root:
         before = [sys.executable, "-I", "-S", "-c", _CONTAINED, *before]
-    records = run(checked, b"\0".join(words), payload, before, by_root=by_root)
+    records = run(checked, given_plan, payload, before, by_root=by_root)
     assert records[-1].get("exit_code") == 0, records
 
 
@@ -485,8 +490,7 @@ def test_a_hard_limit_that_cannot_be_raised_is_no_obstacle(checked, usual, by_ro
 @pytest.mark.parametrize("cut", [0, 3, 4, 50])
 def test_a_plan_that_is_cut_ends_it(starter, usual, cut):
     go = os.pipe()
-    data = len(usual[0]).to_bytes(4, "little") + usual[0]
-    os.write(go[1], data[:cut])
+    os.write(go[1], layout.encode(usual[0])[:cut])
     os.close(go[1])
     null = os.open("/dev/null", os.O_RDWR)
     words = [str(fd) for fd in (null, null, go[0], null)]

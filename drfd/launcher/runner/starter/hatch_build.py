@@ -13,7 +13,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from importlib import util
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ class StarterHook(BuildHookInterface):  # type: ignore[misc]  # hatchling is the
     def dependencies(self) -> list[str]:
         needed = [*self.metadata.core.dependencies, *_MANUAL]
         with tempfile.TemporaryDirectory(prefix="drfd-starter-") as place:
-            sources = _load(Path(self.root, _HERE, "sources.py"))
+            sources = _sources(self.root)
             try:
                 sources.compile_starter(Path(place, sources.PROGRAM.name))
             except sources.NotCompiled:
@@ -38,7 +38,7 @@ class StarterHook(BuildHookInterface):  # type: ignore[misc]  # hatchling is the
         return needed
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        sources = _load(Path(self.root, _HERE, "sources.py"))
+        sources = _sources(self.root)
         program = sources.PROGRAM
         # It is removed with this object.
         self._place = tempfile.TemporaryDirectory(prefix="drfd-build-")
@@ -56,11 +56,7 @@ class StarterHook(BuildHookInterface):  # type: ignore[misc]  # hatchling is the
         build_data["tag"] = f"py3-none-manylinux_2_17_{sources.machine_of(program)}"
 
 
-def _load(path: Path) -> Any:
-    """Load a module without the package that it is in, which needs what is not there at a build."""
-    spec = util.spec_from_file_location("drfd_starter_sources", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def _sources(root: str) -> Any:
+    """Return a module of drfd's that needs nothing but Python."""
+    sys.path.insert(0, root)
+    return import_module("drfd.launcher.runner.starter.sources")

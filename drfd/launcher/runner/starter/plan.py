@@ -1,18 +1,12 @@
 """The plan of an attempt: what root has decided, for the compiled program that carries it out.
 
-    length of the rest, in four bytes
-    drfd-plan-6, and the fields in the order of `encode`, each with a NUL after it
-
-Numbers are hexadecimal; a list has its length first, unless that is always the same. starter.c
-reads the plan from a file in memory that only the launcher has. It holds nothing of the payload.
+starter.c reads it from a file in memory that only the launcher has (layout.py).
 """
 
 from __future__ import annotations
 
 import os
 import pwd
-import struct
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 
@@ -22,12 +16,9 @@ from drfd.launcher.attempt_files import Key
 from drfd.launcher.confinement.interface import CgroupSetting, Confinement
 from drfd.launcher.protocol import Assignment
 from drfd.launcher.runner import identity, inheritance
+from drfd.launcher.runner.starter.layout import Plan
 from drfd.launcher.system.private_tmp import COVERED
 
-MAGIC = "drfd-plan-6"
-#: Flags of plan.h.
-DROPS, JOINS_KEYRING, EMPTIES_OUTPUT, RESETS_OOM_SCORE, SENDS_OUTPUTS = 1, 2, 4, 8, 16
-NOTIFIES, LEAVES_KEYRING, TELLS_START = 32, 64, 128
 #: Seconds that a job's process may take until its program begins.
 START_S = 120.0
 #: Seconds that exec of the program may take before the job counts as started in any case.
@@ -55,81 +46,73 @@ class JobStart:
         return self.assignment.order.key
 
 
-def encode(job: JobStart, settings: list[CgroupSetting], capabilities: int) -> bytes:
-    """Encode the plan of an attempt. `settings` are limits to be set first, and `capabilities`
-    those of its runner, as bits. Raises LimitFailed, ValueError if a text contains a NUL."""
+def plan_of(job: JobStart, settings: list[CgroupSetting], capabilities: int) -> Plan:
+    """Return the plan of an attempt. `settings` are limits to be set first, and `capabilities`
+    those of its runner, as bits. Raises LimitFailed."""
     order, user, is_notice = job.assignment.order, job.user, job.notice_s is not None
     entrance = job.confinement.entrance(job.key, order.limits, order.uid)
     killing = job.confinement.killing(job.key)
     is_root = os.getuid() == 0
     has_keyrings = inheritance.why_no_keyrings() is None
-    flags = DROPS * is_root | LEAVES_KEYRING * (is_root and has_keyrings)
-    flags |= JOINS_KEYRING * has_keyrings
-    flags |= EMPTIES_OUTPUT * order.empties_output
-    flags |= SENDS_OUTPUTS * bool(order.output_max_bytes)
-    flags |= NOTIFIES * is_notice | TELLS_START * order.tells_start
-    flags |= RESETS_OOM_SCORE * (inheritance.oom_score() != "0")
     variables = identity.variables_of(user, order)
-    words = [
-        MAGIC,
-        *_numbers(flags, capabilities, capabilities),
-        attempt_files.file_name(job.key),
-        *_counted(_numbers(*inheritance.policy())),
-        *_numbers(inheritance.TIMER_SLACK_NS),
-        *_milliseconds(
-            START_S, EXEC_S, NOTICE_SWEEP_S if is_notice else SWEEP_S, job.notice_s or 0.0
-        ),
-        *_numbers(os.getpid() if is_notice else 0),
-        *(killing.pids_max, killing.freezer, killing.oom_control, killing.event_control),
-        *_numbers(order.output_max_bytes),
-        failpoints.directory() or "",
-        *_counted(chain.from_iterable(settings)),
-        entrance.cgroup or "",
-        *_counted(entrance.files),
-        *_counted(_numbers(*sorted(entrance.cpus or ()))),
-        *_numbers(entrance.processes or 0),
-        str(order.uid) if inheritance.may_set_login() else "",
-        job.place or "",
-        f"mode=1777,size={order.limits.memory_bytes}",
-        *COVERED,
-        *COVERED.values(),
-        *_numbers(user.pw_uid, identity.gid_of(user, job.groups, order.gid)),
-        *_counted(_numbers(*job.groups)),
-        *_signs(job),
-        *_counted(variables.hidden),
-        *_counted(_pairs(variables.defaults)),
-        *_counted(_pairs(variables.openmp)),
-        *_counted(_pairs(variables.wait)),
-        *_counted(_pairs(variables.own)),
-    ]
-    text = "\0".join((*words, ""))
-    if text.count("\0") != len(words):
-        raise ValueError("a text holds a NUL")
-    data = text.encode(errors="surrogateescape")
-    return struct.pack("=I", len(data)) + data
+    first, second = COVERED
+    return Plan(
+        drops=is_root,
+        effective=capabilities,
+        permitted=capabilities,
+        name=attempt_files.file_name(job.key),
+        notifies=is_notice,
+        parent=os.getpid() if is_notice else 0,
+        tells_start=order.tells_start,
+        leaves_keyring=is_root and has_keyrings,
+        joins_keyring=has_keyrings,
+        resets_oom_score=inheritance.oom_score() != "0",
+        empties_output=order.empties_output,
+        sends_outputs=bool(order.output_max_bytes),
+        most_output=order.output_max_bytes,
+        limits=inheritance.policy(),
+        timer_slack_ns=inheritance.TIMER_SLACK_NS,
+        start_ms=_ms(START_S),
+        exec_ms=_ms(EXEC_S),
+        sweep_ms=_ms(NOTICE_SWEEP_S if is_notice else SWEEP_S),
+        notice_ms=_ms(job.notice_s or 0.0),
+        pids_max=killing.pids_max,
+        freezer=killing.freezer,
+        oom_control=killing.oom_control,
+        event_control=killing.event_control,
+        failpoints=failpoints.directory() or "",
+        settings=[*chain.from_iterable(settings)],
+        cgroup=entrance.cgroup or "",
+        entries=[*entrance.files],
+        cpus=sorted(entrance.cpus or ()),
+        processes=entrance.processes or 0,
+        login=str(order.uid) if inheritance.may_set_login() else "",
+        place=job.place or "",
+        shm=f"mode=1777,size={order.limits.memory_bytes}",
+        names=(first, second),
+        targets=(COVERED[first], COVERED[second]),
+        uid=user.pw_uid,
+        gid=identity.gid_of(user, job.groups, order.gid),
+        groups=job.groups,
+        signs=_signs(job),
+        hidden=[*variables.hidden],
+        defaults=_pairs(variables.defaults),
+        openmp_defaults=_pairs(variables.openmp),
+        wait_defaults=_pairs(variables.wait),
+        own=_pairs(variables.own),
+    )
 
 
-def _signs(job: JobStart) -> tuple[str, ...]:
+def _signs(job: JobStart) -> tuple[str, str, str, str, str]:
     """Return what %j, %A, %a, %x and %u stand for (`unpack.output_path`)."""
     order = job.assignment.order
-    array_id, name, user = order.array_id or order.id, order.name, order.user
-    numbers = str(order.id), str(array_id), str(order.array_index)
-    return *numbers, name.replace("/", "_"), user.replace("/", "_")
+    numbers = str(order.id), str(order.array_id or order.id), str(order.array_index)
+    return *numbers, order.name.replace("/", "_"), order.user.replace("/", "_")
 
 
 def _pairs(env: dict[str, str]) -> list[str]:
     return [f"{name}={value}" for name, value in env.items()]
 
 
-def _milliseconds(*seconds: float) -> list[str]:
-    return _numbers(*(round(1000 * each) for each in seconds))
-
-
-def _numbers(*values: int) -> list[str]:
-    """Return hexadecimal numbers; RLIM_INFINITY, which is negative here, as the kernel has it."""
-    return [f"{value & 0xFFFF_FFFF_FFFF_FFFF:x}" for value in values]
-
-
-def _counted(words: Iterable[str]) -> list[str]:
-    found = list(words)
-    return [f"{len(found):x}", *found]
+def _ms(seconds: float) -> int:
+    return round(1000 * seconds)

@@ -1,6 +1,6 @@
 /* Records of the attempt file, as attempt_files.append writes them; and failpoints. */
 
-enum { MOST_RECORD = 1024, MOST_REPORT = 1 << 15, RETRY_MS = 100 };
+enum { MOST_RECORD = 1024, MOST_NAME = 64, MOST_REPORT = 1 << 15, RETRY_MS = 100 };
 
 /* The plan of the attempt that this process is the parent of, and the attempt's file. */
 static const struct plan *ours BESIDE;
@@ -195,7 +195,7 @@ _Noreturn static void record_failure(const char *report, size_t length, int by_r
 		quit(FAILED);
 	if (length > MOST_REPORT)
 		length = MOST_REPORT;
-	end = append_kind(line, ours->flags & NOTIFIES ? "notified" : "launch_failed");
+	end = append_kind(line, ours->notifies ? "notified" : "launch_failed");
 	end = append_name(append_field(end, "by_root", by_root), "report");
 	*end++ = '"';
 	for (size_t i = 0; i < length; i++)

@@ -47,10 +47,10 @@ static void enter_limits(const struct plan *plan)
 
 	for (char **file = plan->entries; *file; file++)
 		must(put(*file, "0"), "cgroup", *file);
-	for (unsigned long i = 0; i < plan->cpu_count; i++)
+	for (unsigned long i = 0; i < plan->cpus_count; i++)
 		if (plan->cpus[i] < MOST_CPUS)
 			mask[plan->cpus[i] / 64] |= 1ul << plan->cpus[i] % 64;
-	if (plan->cpu_count)
+	if (plan->cpus_count)
 		must(call(sched_setaffinity, 0, sizeof mask, mask), "setting", "");
 	if (plan->processes)
 		must(call(prlimit64, 0, RLIMIT_NPROC, &processes, NULL), "setting", "");
@@ -58,7 +58,7 @@ static void enter_limits(const struct plan *plan)
 
 static void set_privileged_attributes(const struct plan *plan)
 {
-	if (plan->flags & RESETS_OOM_SCORE) {
+	if (plan->resets_oom_score) {
 		long result = put("/proc/self/oom_score_adj", "0");
 
 		/* Only root may lower what root has set for a user's whole session. */
@@ -140,12 +140,12 @@ static void become(const struct plan *plan)
 {
 	struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
 	struct __user_cap_data_struct sets[2];
-	unsigned *groups = take((plan->group_count + 1) * sizeof *groups), ids[6];
+	unsigned *groups = take((plan->groups_count + 1) * sizeof *groups), ids[6];
 	unsigned uid = checked_id(plan->uid), gid = checked_id(plan->gid);
 
-	for (unsigned long i = 0; i < plan->group_count; i++)
+	for (unsigned long i = 0; i < plan->groups_count; i++)
 		groups[i] = checked_id(plan->groups[i]);
-	must(call(setgroups, plan->group_count, groups), "setting", "");
+	must(call(setgroups, plan->groups_count, groups), "setting", "");
 	must(call(setresgid, gid, gid, gid), "setting", "");
 	/* The user may neither trace this process nor write to its descriptors in /proc. A change of the
 	 * effective uid may allow that (fs.suid_dumpable), but not while another uid is root's. */

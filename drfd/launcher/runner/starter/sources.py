@@ -17,11 +17,13 @@ from contextlib import suppress
 from importlib import util
 from pathlib import Path
 
+from drfd.launcher.runner.starter.layout import header
+
 HERE = Path(__file__).parent
 #: The compiled program.
 PROGRAM = HERE / "drfd-starter"
 SOURCES = (
-    *("starter.c", "calls.h", "texts.h", "plan.h", "record.h", "root.h", "user.h"),
+    *("starter.c", "calls.h", "texts.h", "layout.py", "record.h", "root.h", "user.h"),
     *("script.h", "wait.h", "start.h", "step.h"),
 )
 #: Architectures whose system calls calls.h knows, by the number in a program's header (elf(5)).
@@ -114,7 +116,9 @@ def _compile(target: Path, compiler: list[str], flags: tuple[str, ...], director
     try:
         with tempfile.TemporaryDirectory(dir=target.parent) as place:
             made = Path(place, target.name)
-            command = [*compiler, *flags, define, "-o", str(made), str(directory / "starter.c")]
+            Path(place, "plan.h").write_text(header())
+            command = [*compiler, *flags, define, f"-I{place}", "-o", str(made)]
+            command.append(str(directory / "starter.c"))
             ended = subprocess.run(command, capture_output=True, text=True, check=False)
             if ended.returncode != 0:
                 lines = ended.stderr.strip().splitlines() or ["no reason given"]

@@ -8,7 +8,7 @@ static void set_limit(const struct plan *plan, unsigned long kind, unsigned long
 	struct rlimit present, wanted;
 
 	must(call(prlimit64, 0, kind, NULL, &present), "setting", "");
-	wanted.rlim_max = plan->flags & DROPS ? hard : present.rlim_max;
+	wanted.rlim_max = plan->drops ? hard : present.rlim_max;
 	for (int is_last = 0;; is_last = 1) {
 		wanted.rlim_cur = soft < wanted.rlim_max ? soft : wanted.rlim_max;
 		if (call(prlimit64, 0, kind, &wanted, NULL) == 0)
@@ -26,7 +26,7 @@ static void take_policy(const struct plan *plan)
 {
 	int usual = 0;
 
-	for (unsigned long i = 0; i + 2 < plan->limit_count; i += 3)
+	for (unsigned long i = 0; i + 2 < plan->limits_count; i += 3)
 		set_limit(plan, plan->limits[i], plan->limits[i + 1], plan->limits[i + 2]);
 	/* An ordinary user may not change these, nor may a container. */
 	if (call(sched_getscheduler, 0) != SCHED_NORMAL)
@@ -127,9 +127,9 @@ _Noreturn static void become_job(const struct plan *plan, int entry, int report,
 	set_privileged_attributes(plan);
 	if (*plan->place)
 		enter_space(plan);
-	if (plan->flags & DROPS)
+	if (plan->drops)
 		become(plan);
-	if (plan->flags & JOINS_KEYRING) {
+	if (plan->joins_keyring) {
 		long key = call(keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL);
 
 		if (key != -EDQUOT)
@@ -224,7 +224,7 @@ static void tell_start(const struct plan *plan, int payload)
 	int go[2], is_outside;
 	long null = call(openat, AT_FDCWD, "/dev/null", O_WRONLY | O_CLOEXEC, 0), null2 = call(dup, null);
 
-	notice.flags |= NOTIFIES;
+	notice.notifies = 1;
 	notice.own = add_missing(state, plan->own);
 	if (null2 < 0 || call(pipe2, go, O_CLOEXEC) < 0) {
 		call(close, null), call(close, null2);
@@ -247,7 +247,7 @@ struct start {
 
 static struct start fork_attempt(const struct plan *plan, int payload)
 {
-	int is_notice = !!(plan->flags & NOTIFIES), sends = plan->flags & SENDS_OUTPUTS && !is_notice;
+	int is_notice = (int)plan->notifies, sends = plan->sends_outputs && !is_notice;
 	int entry[2], report[2], go[2], is_outside;
 	unsigned long begun = now_ms();
 	long pid;
@@ -354,7 +354,7 @@ _Noreturn static void run_attempt(const struct plan *plan, int launched_fd, int 
 	release(&start);
 	/* The user decides how long the exec takes. Only the command that tells of the start is begun after
 	 * it, with rights. */
-	if (!(plan->flags & TELLS_START))
+	if (!plan->tells_start)
 		drop_rest(plan), start.wait.has_dropped = 1;
 	if (!start.is_notice)
 		reach("runner.before-exec");
@@ -365,7 +365,7 @@ _Noreturn static void run_attempt(const struct plan *plan, int launched_fd, int 
 	if (!start.is_notice) {
 		reach("runner.after-exec");
 		report_launched(plan, launched_fd);
-		if (plan->flags & TELLS_START)
+		if (plan->tells_start)
 			tell_start(plan, payload);
 	}
 	call(close, payload), call(close, launched_fd);

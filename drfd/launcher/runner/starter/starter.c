@@ -6,7 +6,7 @@
  *
  * ATTEMPT is the attempt's file, to which this process appends what becomes of the job. It holds the
  * lock of the file as long as it lives, and outlives the launcher, to which it writes a line in
- * LAUNCHED when the job is launched. PLAN is what root has decided (plan.py). PAYLOAD is what the user has
+ * LAUNCHED when the job is launched. PLAN is what root has decided (layout.py). PAYLOAD is what the user has
  * written, a sealed file in memory (payload/pack.py): nothing of it is read, and no path of the user's
  * is touched, before root's rights are dropped, in the job's process alone.
  *
@@ -61,7 +61,7 @@ _Noreturn static void run(const struct plan *plan, int payload_fd, int go_fd)
 	unsigned long umask, argc, notices, count, words, has_script;
 	struct itimerval alarm = {.it_value.tv_sec = NOTICE_ALARM_S};
 	char *cwd, *out, *err, *attach, **argv, **notify, **env, **interpreter, go;
-	int is_notice = !!(plan->flags & NOTIFIES);
+	int is_notice = (int)plan->notifies;
 	long content, script_fd = -1;
 
 	must(call(fstat, payload_fd, &file), "setting", "");
@@ -115,7 +115,7 @@ _Noreturn static void run(const struct plan *plan, int payload_fd, int go_fd)
 		open_outputs(plan, cwd, out, err);
 	if (has_script)
 		script_fd = write_script(from.at, (size_t)(from.end - from.at));
-	if (plan->flags & SENDS_OUTPUTS && !*attach && !is_notice)
+	if (plan->sends_outputs && !*attach && !is_notice)
 		send_outputs();
 	else
 		must(call(write, report_fd, "+", 1), "setting", "");
@@ -172,12 +172,12 @@ static void prepare(const struct plan *plan, const int *fds)
 	must(call(setsid), "setting", "");
 	must(call(prctl, PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "setting", "");
 	take_policy(plan);
-	if (plan->flags & DROPS) {
+	if (plan->drops) {
 		/* It has all of root's capabilities again since it was executed. */
 		set_capabilities(plan);
 		must(call(prctl, PR_SET_DUMPABLE, 0, 0, 0, 0), "setting", "");
 	}
-	if (plan->flags & LEAVES_KEYRING) {
+	if (plan->leaves_keyring) {
 		/* An empty one that nobody can fill: see inheritance.py. */
 		long key = must(call(keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL), "keyring", "");
 
@@ -197,7 +197,7 @@ static void announce(const struct plan *plan)
 {
 	char line[MOST_RECORD];
 
-	if (!(plan->flags & NOTIFIES)) {
+	if (!plan->notifies) {
 		char *end = append_process(append_kind(line, "runner"), call(getpid), own_start());
 
 		must(write_record(line, end), "setting", "");
@@ -233,6 +233,8 @@ _Noreturn static void begin(int count, char **argv)
 	attempt_fd = fds[0];
 	ours = &plan;
 	plan = read_plan(fds[2]);
+	if (strlen(plan.name) > MOST_NAME)
+		fail("plan", 0, "");
 	if (!plan.parent)
 		announce(&plan);
 	prepare(&plan, fds);

@@ -1,6 +1,6 @@
 /* Reports of failures, memory, and the texts that plan and payload consist of. */
 
-enum { MOST_TEXT = 1 << 14, MOST_DIGITS = 16, FAILED = 125 };
+enum { MOST_TEXT = 1 << 14, MOST_PLAN = 1 << 22, MOST_DIGITS = 16, FAILED = 125 };
 
 /* In the page of other variables, rather than behind long arrays in one of its own. */
 #define BESIDE __attribute__((section(".data")))
@@ -150,4 +150,25 @@ static unsigned long *counted_numbers(struct texts *from, unsigned long *count)
 	for (unsigned long i = 0; i < *count; i++)
 		found[i] = next_number(from, 16);
 	return found;
+}
+
+/* Read the texts of a plan: see layout.py. */
+static struct texts read_texts(int fd)
+{
+	unsigned length;
+	size_t have = 0;
+	struct texts from = {.step = "plan", .fault = ""};
+
+	if (call(read, fd, &length, sizeof length) != sizeof length || length > MOST_PLAN)
+		quit(FAILED);
+	from.at = take(length + 1);
+	from.end = from.at + length;
+	while (have < length) {
+		long got = call(read, fd, from.at + have, length - have);
+
+		if (got <= 0)
+			quit(FAILED);
+		have += (size_t)got;
+	}
+	return from;
 }

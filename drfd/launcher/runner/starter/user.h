@@ -135,10 +135,10 @@ static long open_own(const char *path, int how, int empties)
 	return fd;
 }
 
-static long open_output(char *path, unsigned long flags, int own)
+static long open_output(char *path, int empties, int own)
 {
 	/* Without O_NONBLOCK a FIFO that nobody reads would block a job indefinitely. */
-	int how = O_WRONLY | O_CREAT | O_APPEND | O_NOCTTY | O_NONBLOCK, empties = flags & EMPTIES_OUTPUT;
+	int how = O_WRONLY | O_CREAT | O_APPEND | O_NOCTTY | O_NONBLOCK;
 	int first = how | (own ? O_EXCL : empties ? O_TRUNC : 0);
 	long fd = open_outside(path, first);
 
@@ -168,9 +168,9 @@ static void open_outputs(const struct plan *plan, const char *cwd, const char *o
 
 	/* First, as an output may be named /dev/stdin. */
 	must(call(dup3, null, 0, 0), "setting", "");
-	out_fd = err_fd = open_output(out_path, plan->flags, is_named_by_id(out));
+	out_fd = err_fd = open_output(out_path, (int)plan->empties_output, is_named_by_id(out));
 	if (strcmp(out_path, err_path) != 0)
-		err_fd = open_output(err_path, plan->flags, is_named_by_id(err));
+		err_fd = open_output(err_path, (int)plan->empties_output, is_named_by_id(err));
 	must(call(dup3, out_fd, 1, 0), "setting", "");
 	must(call(dup3, err_fd, 2, 0), "setting", "");
 }

@@ -198,7 +198,7 @@ static void drop_rest(const struct plan *plan)
 	const unsigned long kept = plan->permitted & 1ul << CAP_KILL;
 	const struct plan none = {.effective = kept, .permitted = kept};
 
-	if (plan->flags & DROPS)
+	if (plan->drops)
 		set_capabilities(&none);
 #ifndef LIBC
 	/* The launcher has said so if it is not to be had. */
@@ -282,7 +282,7 @@ static char *append_end(char *end, const struct wait *wait)
 /* Wait until the job's first process is over, kill what is left, and record the end. */
 _Noreturn static void await_end(struct wait *wait)
 {
-	int is_notice = !!(wait->plan->flags & NOTIFIES), has_more;
+	int is_notice = (int)wait->plan->notifies, has_more;
 	char line[MOST_RECORD], *end;
 
 	if (!wait->has_dropped)
