@@ -46,7 +46,7 @@ class Control:
         self._run("scontrol", "resume", str(job.id))
 
     def register(self, then: Callable[[Answer], None]) -> None:
-        """Tell all nodes to register with slurmctld, and pass on the answer."""
+        """Ask all nodes to register with slurmctld, and pass on the answer."""
         self._run("scontrol", "reconfigure", then=then)
 
     def _scancel(self, job: SlurmJob, *options: str) -> None:

@@ -27,8 +27,8 @@ class ListTimes:
     _asked_mono_s: float = float("-inf")
     _dues: list[float] = field(default_factory=list)
 
-    def hurry(self, *more_s: float) -> None:
-        """Have lists asked for because of an event: now, soon, and after so many seconds more."""
+    def schedule(self, *more_s: float) -> None:
+        """Schedule lists because of an event: now, soon, and after so many seconds more."""
         now = time.monotonic()
         dues = {*self._dues, *(now + wait_s for wait_s in (*_AFTER_EVENT_S, *more_s))}
         self._dues = sorted(dues)[:_MOST_DUES]

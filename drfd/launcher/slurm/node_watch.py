@@ -62,12 +62,12 @@ class NodeWatch:
             self._due_mono_s = now + min(_EVERY_S, self.times.poll_s)
             self.commands.run(LIST_NODES, self._take_nodes)
 
-    def see_away(self, answer: Answer) -> None:
+    def note_failure(self, answer: Answer) -> None:
         """slurmctld has not answered a question, or not as it should."""
         complaint = mapping.first_line(answer.complaint)
-        self._see(self.nodes, away=f"{_NO_ANSWER}: {complaint}" if complaint else _NO_ANSWER)
+        self._update(self.nodes, away=f"{_NO_ANSWER}: {complaint}" if complaint else _NO_ANSWER)
 
-    def see_back(self) -> None:
+    def ask_soon(self) -> None:
         """slurmctld answers again."""
         self._due_mono_s = 0.0
 
@@ -76,7 +76,7 @@ class NodeWatch:
         node = self.nodes.get(name)
         return self.all_away is None and node is not None and node.answers
 
-    def _see(self, nodes: dict[str, SlurmNode], *, away: str | None) -> None:
+    def _update(self, nodes: dict[str, SlurmNode], *, away: str | None) -> None:
         if (nodes, away) != (self.nodes, self.all_away):
             self.nodes, self.all_away = nodes, away
             self.on_change()
@@ -87,7 +87,7 @@ class NodeWatch:
             self.commands.run(LIST_ALLOCATED, partial(self._take_allocated, nodes))
         else:
             self._is_asking = False
-            self.see_away(answer)
+            self.note_failure(answer)
 
     def _take_allocated(self, nodes: dict[str, SlurmNode], answer: Answer) -> None:
         if answer.is_good:
@@ -95,16 +95,16 @@ class NodeWatch:
             self.commands.run(SHOW_CONFIG, partial(self._take_config, nodes))
         else:
             self._is_asking = False
-            self.see_away(answer)
+            self.note_failure(answer)
 
     def _take_config(self, nodes: dict[str, SlurmNode], answer: Answer) -> None:
         self._is_asking = False
         if answer.is_good:
             self.knows_gate = True
             self.gate_fault = _gate_fault(_read_config(answer.output))
-            self._see(nodes, away=self.gate_fault)
+            self._update(nodes, away=self.gate_fault)
         else:
-            self.see_away(answer)
+            self.note_failure(answer)
 
 
 def _read_config(text: str) -> dict[str, str]:

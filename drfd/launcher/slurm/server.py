@@ -41,6 +41,7 @@ from drfd.launcher.signatures import SigningKeys, with_check
 from drfd.launcher.slurm import mapping
 from drfd.launcher.slurm.commands import Answer, Commands
 from drfd.launcher.slurm.control import Control
+from drfd.launcher.slurm.desired import AGAIN_S, Desired
 from drfd.launcher.slurm.list_times import ListTimes
 from drfd.launcher.slurm.mapping import LIST_JOBS, Name, SlurmJob
 from drfd.launcher.slurm.node_watch import NodeWatch
@@ -48,7 +49,6 @@ from drfd.launcher.slurm.records.attempts import Attempts
 from drfd.launcher.slurm.records.missing import Missing
 from drfd.launcher.slurm.records.start_notes import StartNotes
 from drfd.launcher.slurm.submitting.submissions import Submissions
-from drfd.launcher.slurm.wishes import AGAIN_S, Wish
 from drfd.launcher.system import process
 from drfd.launcher.system.background import BackgroundWork
 
@@ -97,7 +97,7 @@ class SlurmLauncher:
     patience_s: float = 60.0
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _running: bool = True
-    _wishes: dict[Key, Wish] = field(default_factory=dict)
+    _desired: dict[Key, Desired] = field(default_factory=dict)
     #: Signals that are to have been sent: how many in all, and the last of them.
     _signals: dict[Key, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     #: The last list that was asked for before sbatch had submitted an attempt.
@@ -117,7 +117,7 @@ class SlurmLauncher:
             self._background,
             programs=self.programs, conf=self.conf, most_s=self.most_s,
         )  # fmt: skip
-        self._control = Control(self._commands, self._times.hurry)
+        self._control = Control(self._commands, self._times.schedule)
         self._missing = Missing(self._times, self._control.register)
         self._submissions = Submissions(
             self._commands, self._times, self.partition,
@@ -133,7 +133,7 @@ class SlurmLauncher:
         self._selector.register(self.events, selectors.EVENT_READ, self._on_event)
         process.watch_for_end(self._selector, self.keep_fd, self._quit)
         self._attempts.load()
-        self._times.hurry()
+        self._times.schedule()
         while self._running:
             for chosen, _ in self._selector.select(self._pause_s()):
                 # An earlier handler of this round may have closed the descriptor.
@@ -155,7 +155,7 @@ class SlurmLauncher:
         with suppress(BlockingIOError):
             while True:
                 self.events.recv(_MOST_DATAGRAM)
-        self._times.hurry()
+        self._times.schedule()
 
     def _quit(self) -> None:
         self._running = False
@@ -195,37 +195,37 @@ class SlurmLauncher:
                 self._launch(Assignment(order, payload_fd))
             case LaunchOrder():
                 os.close(payload_fd)
-                self._wish(protocol.REMOVE, order.key)
+                self._add_order(protocol.REMOVE, order.key)
             case ExecOrder(number=number):
-                self._tell(protocol.EXEC, order.key, number=number, text=_NOT_INSIDE)
+                self._send_report(protocol.EXEC, order.key, number=number, text=_NOT_INSIDE)
             case SignalOrder():
                 # However many attempts are named that nobody knows, nothing is kept of them.
                 if order.key in self._attempts:
                     self._signals[order.key] = order.count, order.signals
-                    self._times.hurry()
+                    self._times.schedule()
             case RemoveFilesOrder(attempts):
                 for each in attempts:
-                    self._wish(protocol.REMOVE, each.key)
+                    self._add_order(protocol.REMOVE, each.key)
             case ListOrder():
                 self._report_all()
             case AttemptOrder() if command in ABOUT_ONE:
-                self._wish(command, order.key)
+                self._add_order(command, order.key)
             case _:
                 # No GPUs are measured on these nodes.
                 pass
 
-    def _tell(self, kind: str, key: Key, **facts: object) -> None:
+    def _send_report(self, kind: str, key: Key, **facts: object) -> None:
         self.port.send(protocol.attempt_report(kind, key, **facts))
 
-    def _wish(self, name: str, key: Key) -> None:
+    def _add_order(self, name: str, key: Key) -> None:
         attempt = self._attempts.get(key)
         if attempt is None and name != protocol.REMOVE:
-            self._tell("missing", key)
+            self._send_report("missing", key)
             return
         if attempt is not None and attempt.is_over and name != protocol.REMOVE:
             return
-        self._wishes.setdefault(key, Wish(self._times.count)).add(name, self._times.count)
-        self._times.hurry()
+        self._desired.setdefault(key, Desired(self._times.count)).add(name, self._times.count)
+        self._times.schedule()
 
     def _report_all(self) -> None:
         known, owners = sorted(self._attempts), {}
@@ -244,11 +244,11 @@ class SlurmLauncher:
         attempt = self._attempts[key]
         owner = attempt.owner.facts()
         if attempt.launched is not None:
-            self._tell("launched", key, of=owner, **self._attempts.start(key))
+            self._send_report("launched", key, of=owner, **self._attempts.start(key))
         if attempt.launch_failed is not None:
-            self._tell("launch_failed", key, of=owner, **attempt.launch_failed)
+            self._send_report("launch_failed", key, of=owner, **attempt.launch_failed)
         elif attempt.exited is not None:
-            self._tell("exited", key, of=owner, gone=True, **attempt.exited)
+            self._send_report("exited", key, of=owner, gone=True, **attempt.exited)
 
     # -- launches -------------------------------------------------------------------------------
 
@@ -279,10 +279,10 @@ class SlurmLauncher:
             return
         after_list = self._times.count
         try:
-            # Before the list, which tells the jobs of these journals alone.
+            # Before the list, which holds the jobs of these journals alone.
             self._attempts.remember_journal(order.journal)
             # Slurm answers while the attempt file is written.
-            self._times.hurry()
+            self._times.schedule()
             self._ask_for_list()
             if known is None:
                 self._attempts.create(key, assignment)
@@ -296,7 +296,7 @@ class SlurmLauncher:
 
     def _refuse(self, assignment: Assignment, text: str, short: Shortage | None = None) -> None:
         assignment.close()
-        self._tell("launch_failed", assignment.order.key, **failure(text, short))
+        self._send_report("launch_failed", assignment.order.key, **failure(text, short))
 
     def _take_submitted(self, key: Key, slurm_id: int) -> None:
         self._attempts.note_submitted(key, slurm_id)
@@ -322,13 +322,13 @@ class SlurmLauncher:
             if not self._is_away:
                 log.error("event=slurm-away error=%s", mapping.first_line(answer.complaint))
             self._is_away = True
-            self._nodes.see_away(answer)
+            self._nodes.note_failure(answer)
             self._times.add(time.monotonic() + _AWAY_S)
             return
         if self._is_away:
             log.info("event=slurm-back")
             self._waits_since.clear()
-            self._nodes.see_back()
+            self._nodes.ask_soon()
         self._is_away = False
         found: dict[Name, list[SlurmJob]] = {}
         for job in listed:
@@ -348,12 +348,12 @@ class SlurmLauncher:
                 # A submission that arrived after all, or whose end was reported before.
                 log.warning("event=stray-job job=%d slurm=%d", name.key[0], job.id)
                 self._control.end([job], is_forced=True)
-        for key in list(self._wishes):
-            if key not in self._attempts and number > self._wishes[key].after_list:
+        for key in list(self._desired):
+            if key not in self._attempts and number > self._desired[key].after_list:
                 jobs = [job for name in found if name.key == key for job in found[name]]
                 if all(job.is_over for job in jobs):
-                    del self._wishes[key]
-                    self._tell("removed", key)
+                    del self._desired[key]
+                    self._send_report("removed", key)
 
     def _forget_notes(self) -> None:
         """Begin to remove old notes, of which there may be very many, if it is time for that."""
@@ -376,10 +376,10 @@ class SlurmLauncher:
                 self._lacks(number, key, attempt)
             else:
                 self._shows(key, job)
-                self._see_waiting(key, job)
-        wish = self._wishes.get(key)
-        if wish is not None and number > wish.after_list:
-            self._act(key, wish, job)
+                self._limit_waiting(key, job)
+        desired = self._desired.get(key)
+        if desired is not None and number > desired.after_list:
+            self._act(key, desired, job)
         if key in self._signals and key in self._attempts:
             self._send_signals(key, job)
 
@@ -393,7 +393,7 @@ class SlurmLauncher:
 
     def _has_noted_end(self, number: int, key: Key, job: SlurmJob | None) -> bool:
         """Record the end of an attempt of which slurmctld, which was killed, has forgotten the end
-        that it had told before. Return whether that is so."""
+        that it had reported before. Return whether that is so."""
         if job is not None and (job.is_over or job.state == "COMPLETING"):
             return False
         end = self.starts.end(self._attempts.name(key))
@@ -432,8 +432,8 @@ class SlurmLauncher:
 
     def _is_to_stop(self, key: Key) -> bool:
         """Return whether the controller wants the attempt to end, so that it orders it no more."""
-        wish = self._wishes.get(key)
-        return wish is not None and wish.end in (protocol.TERMINATE, protocol.KILL)
+        desired = self._desired.get(key)
+        return desired is not None and desired.end in (protocol.TERMINATE, protocol.KILL)
 
     def _lose(self, key: Key) -> None:
         """Have an attempt that has not begun wait for another submission. Record an unknown end of
@@ -487,7 +487,7 @@ class SlurmLauncher:
         log.warning("event=unplaced-by-slurm job=%d attempt=%d", *key)
         return True
 
-    def _see_waiting(self, key: Key, job: SlurmJob) -> None:
+    def _limit_waiting(self, key: Key, job: SlurmJob) -> None:
         """Let no job wait in Slurm for long. If it has started, slurmctld has forgotten that, and
         would start it again: that would be refused, but does not come while the node is closed, and
         slurmctld does not take the end that the job has meanwhile. Any other is taken back."""
@@ -522,21 +522,21 @@ class SlurmLauncher:
         self._signals.pop(key, None)
         self._report(key)
 
-    # -- wishes ---------------------------------------------------------------------------------
+    # -- desired states -------------------------------------------------------------------------
 
-    def _act(self, key: Key, wish: Wish, job: SlurmJob | None) -> None:
+    def _act(self, key: Key, desired: Desired, job: SlurmJob | None) -> None:
         live = None if job is None or job.is_over else job
-        if wish.remove and live is None and self._may_remove(key):
+        if desired.remove and live is None and self._may_remove(key):
             self._remove(key)
             return
         if live is not None:
-            wish.pursue(live, self._control, partial(self._tell, "frozen", key))
+            desired.pursue(live, self._control, partial(self._send_report, "frozen", key))
         elif self._attempts[key].is_over:
-            wish.see_over()
-        if wish.is_fulfilled:
-            del self._wishes[key]
+            desired.keep_removal_only()
+        if desired.is_reached:
+            del self._desired[key]
         else:
-            self._times.hurry(AGAIN_S)
+            self._times.schedule(AGAIN_S)
 
     def _may_remove(self, key: Key) -> bool:
         """Return whether nothing is left of an attempt that Slurm does not show as live."""
@@ -551,11 +551,11 @@ class SlurmLauncher:
         if exited.get("state") in mapping.GONE and "slurm_id" in exited:
             self.starts.free_id(self._attempts.name(key), exited["slurm_id"])
         self._attempts.remove(key)
-        del self._wishes[key]
+        del self._desired[key]
         self._missing.forget(key)
         for about_it in (self._signals, self._submitted_after, self._noted_at, self._waits_since):
             about_it.pop(key, None)
-        self._tell("removed", key)
+        self._send_report("removed", key)
 
     def _send_signals(self, key: Key, job: SlurmJob | None) -> None:
         """Send the signals that were not sent: recorded first, so that none is sent twice."""

@@ -15,12 +15,12 @@ import pytest
 from drfd.launcher import protocol
 from drfd.launcher.slurm.commands import Answer, Commands
 from drfd.launcher.slurm.control import Control
+from drfd.launcher.slurm.desired import Desired
 from drfd.launcher.slurm.list_times import ListTimes
 from drfd.launcher.slurm.mapping import Name, SlurmJob
 from drfd.launcher.slurm.records.missing import Missing
 from drfd.launcher.slurm.records.start_notes import StartNotes
 from drfd.launcher.slurm.submitting.submissions import Submissions
-from drfd.launcher.slurm.wishes import Wish
 from drfd.launcher.system.background import BackgroundWork
 from drfd.linux.sealed import seal
 from fakes import Clock
@@ -53,7 +53,7 @@ def test_a_list_is_asked_for_at_times_after_events_and_at_moments_of_its_own(clo
     assert times.count == 4
     times = ListTimes(poll_s=30.0)
     asked(times, clock, seconds=1)
-    times.hurry(7.0)
+    times.schedule(7.0)
     assert asked(times, clock, seconds=20) == [0, 0.05, 0.2, 1, 3, 7]
     times = ListTimes(poll_s=30.0)
     asked(times, clock, seconds=1)
@@ -87,20 +87,20 @@ class Recorder(Commands):
         self.ran.append(tuple(words))
 
 
-def pursue(wish: Wish, state: str) -> list[tuple[str, ...] | str]:
-    """Return what is done with the job in this state, and "frozen" if that is told."""
-    recorder, told = Recorder(), []
+def pursue(desired: Desired, state: str) -> list[tuple[str, ...] | str]:
+    """Return what is done with the job in this state, and "frozen" if that is reported."""
+    recorder, reported = Recorder(), []
     control = Control(recorder, lambda: None)
-    wish.pursue(replace(SLURM_JOB, state=state), control, lambda: told.append("frozen"))
-    return [*recorder.ran, *told]
+    desired.pursue(replace(SLURM_JOB, state=state), control, lambda: reported.append("frozen"))
+    return [*recorder.ran, *reported]
 
 
-def wish_for(*names: str) -> Wish:
-    wish = Wish(0)
+def desired_by(*names: str) -> Desired:
+    desired = Desired(0)
     for number, name in enumerate(names, 1):
-        wish.add(name, number)
-    assert wish.after_list == len(names)
-    return wish
+        desired.add(name, number)
+    assert desired.after_list == len(names)
+    return desired
 
 
 @pytest.mark.parametrize(
@@ -122,27 +122,29 @@ def wish_for(*names: str) -> Wish:
     ],
 )
 def test_each_order_has_its_command(clock, name, state, done):
-    assert pursue(wish_for(name), state) == done
+    assert pursue(desired_by(name), state) == done
 
 
 def test_a_kill_is_repeated_by_signal_and_by_cancelling_in_turn(clock):
-    wish = wish_for(protocol.KILL)
-    assert pursue(wish, "RUNNING") == [KILL]
+    desired = desired_by(protocol.KILL)
+    assert pursue(desired, "RUNNING") == [KILL]
     clock.sleep(1)
-    assert pursue(wish, "RUNNING") == []
+    assert pursue(desired, "RUNNING") == []
     clock.sleep(1)
-    assert pursue(wish, "RUNNING") == [CANCEL]
+    assert pursue(desired, "RUNNING") == [CANCEL]
     clock.sleep(2)
-    assert pursue(wish, "RUNNING") == [KILL]
-    assert not wish.is_fulfilled
+    assert pursue(desired, "RUNNING") == [KILL]
+    assert not desired.is_reached
 
 
 def test_the_last_of_freeze_and_thaw_counts_and_a_kill_comes_before_all(clock):
-    assert pursue(wish_for(protocol.FREEZE, protocol.THAW), "SUSPENDED") == [RESUME]
-    assert pursue(wish_for(protocol.THAW, protocol.FREEZE), "RUNNING") == [SUSPEND]
+    assert pursue(desired_by(protocol.FREEZE, protocol.THAW), "SUSPENDED") == [RESUME]
+    assert pursue(desired_by(protocol.THAW, protocol.FREEZE), "RUNNING") == [SUSPEND]
     # A job that is to end must be able to.
-    assert wish_for(protocol.FREEZE, protocol.TERMINATE).frozen is None
-    assert pursue(wish_for(protocol.FREEZE, protocol.TERMINATE, protocol.KILL), "RUNNING") == [KILL]
+    assert desired_by(protocol.FREEZE, protocol.TERMINATE).frozen is None
+    assert pursue(desired_by(protocol.FREEZE, protocol.TERMINATE, protocol.KILL), "RUNNING") == [
+        KILL
+    ]
 
 
 # -- attempts that lists lack -------------------------------------------------------------
@@ -161,7 +163,7 @@ class Rig:
         self.missing = Missing(self.times, self.orders.append)
 
     def next_list(self) -> None:
-        self.times.hurry()
+        self.times.schedule()
         self.times.begin()
         self.times.end()
 
@@ -191,7 +193,7 @@ def test_an_order_that_slurm_refuses_does_not_count(rig, clock):
     clock.sleep(10)
     rig.next_list()
     assert not rig.missing.is_gone(KEY)
-    assert len(rig.orders) == 1, "they are told again"
+    assert len(rig.orders) == 1, "they are asked again"
 
 
 # -- notes of starts ----------------------------------------------------------------------

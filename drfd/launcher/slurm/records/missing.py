@@ -2,8 +2,8 @@
 have no process any more.
 
 slurmctld forgets its last seconds when it is killed. A node goes on with a job until it registers
-and hears that slurmctld does not know it. So the nodes are told to register, and some seconds after
-that the end of the attempt counts as unknown. The next launcher tells them again, and waits again.
+and hears that slurmctld does not know it. So the nodes are asked to register, and some seconds
+after that the end of the attempt counts as unknown. The next launcher asks and waits again.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Missing:
     """The attempts that are missing, and since when."""
 
     times: ListTimes
-    #: Tells all nodes to register, and calls its argument with Slurm's answer.
+    #: Asks all nodes to register, and calls its argument with Slurm's answer.
     register: Callable[[Callable[[Answer], None]], None]
-    #: Since when each attempt was missing when all nodes were told to register (monotonic clock).
+    #: Since when each attempt was missing when all nodes were asked to register (monotonic clock).
     _since: dict[Key, float] = field(default_factory=dict)
-    #: Those of them for which Slurm has not answered yet that it has told the nodes.
+    #: Those of them for which Slurm has not confirmed that it has asked the nodes.
     _unregistered: set[Key] = field(default_factory=set)
-    #: The list at which all nodes were told to register, and when they may be told again.
+    #: The list at which all nodes were asked to register, and when they may be asked again.
     _registering: int = -1
     _register_due_mono_s: float = 0.0
 
@@ -49,7 +49,7 @@ class Missing:
             self._since[key] = now
             self._unregistered.add(key)
         if now - self._since[key] < _FORGOTTEN_S:
-            self.times.hurry(_FORGOTTEN_S)
+            self.times.schedule(_FORGOTTEN_S)
             return False
         return True
 
@@ -59,19 +59,19 @@ class Missing:
         self._unregistered.discard(key)
 
     def _have_registered(self, now: float) -> bool:
-        """Return whether all nodes are told to register since the present list was asked for, which
+        """Return whether all nodes are asked to register since the last list was asked for. That
         ends the jobs that slurmctld does not know. It reads its configuration again then, and
-        refuses some requests meanwhile: so they are told rarely."""
+        refuses some requests meanwhile: so they are asked rarely."""
         if self._registering == self.times.count:
             return True
         if now < self._register_due_mono_s:
-            self.times.hurry(self._register_due_mono_s - now)
+            self.times.schedule(self._register_due_mono_s - now)
             return False
         self._registering, self._register_due_mono_s = self.times.count, now + _REGISTER_S
-        self.register(self._told_to_register)
+        self.register(self._take_register_answer)
         return True
 
-    def _told_to_register(self, answer: Answer) -> None:
+    def _take_register_answer(self, answer: Answer) -> None:
         # Where Slurm refuses it, the waits begin again.
         for key in () if answer.is_good else self._unregistered:
             self._since.pop(key, None)

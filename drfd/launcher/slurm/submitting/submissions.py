@@ -132,7 +132,7 @@ class Submissions:
         each.looks -= 1
         each.after_list, each.due_mono_s = number, now + _LOOK_PAUSE_S
         if each.looks > 0:
-            self.times.hurry(_LOOK_PAUSE_S)
+            self.times.schedule(_LOOK_PAUSE_S)
             return None
         if each.failed is not None:
             self.end(key)
@@ -171,7 +171,7 @@ class Submissions:
         if answer.is_good and is_number(number):
             self.on_submitted(key, int(number))
             self.end(key)
-            self.times.hurry()
+            self.times.schedule()
             return
         complaint = mapping.first_line(answer.complaint)
         short = None
@@ -185,7 +185,7 @@ class Submissions:
         each.failed = failure(text, short)
         each.runs, each.looks, each.after_list = False, _LOOKS, self.times.count
         each.due_mono_s = time.monotonic()
-        self.times.hurry(_LOOK_PAUSE_S, 2 * _LOOK_PAUSE_S)
+        self.times.schedule(_LOOK_PAUSE_S, 2 * _LOOK_PAUSE_S)
 
 
 def _why(complaint: str) -> Record:

@@ -1,4 +1,4 @@
-"""What the controller wants of attempts, until it is so."""
+"""The desired state of an attempt: what the controller has ordered, until a list shows it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _ENDS = (protocol.TERMINATE, protocol.KILL, protocol.REMOVE)
 
 
 @dataclass(slots=True)
-class Wish:
-    """What the controller wants of an attempt."""
+class Desired:
+    """The orders for an attempt that are not carried out yet."""
 
     #: It is acted on with a list that was asked for later than this one.
     after_list: int
@@ -32,7 +32,7 @@ class Wish:
     _tries: int = 0
 
     @property
-    def is_fulfilled(self) -> bool:
+    def is_reached(self) -> bool:
         return self.end is None and self.frozen is None
 
     @property
@@ -49,7 +49,7 @@ class Wish:
         if self.frozen:
             self.frozen = None
 
-    def see_over(self) -> None:
+    def keep_removal_only(self) -> None:
         """Nothing but the removal is left to be wanted of an attempt that is over."""
         self.end, self.frozen = self.end if self.remove else None, None
 
