@@ -172,8 +172,9 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "output": set(),
         "submit_warnings": set(),
         "personal": set(),
+        "table": {"output"},
         "charts": {"output"},
-        "trace_view": {"output", "charts"},
+        "trace_view": {"output", "charts", "table"},
         "slurm": {"output", "submit_warnings"},
         "terminal": {"output"},
         "which_job": {"output"},
@@ -184,7 +185,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         },
         # Only as the type of what a call hands on.
         "options": {"output", "which_job", "personal", "quick", "slurm"},
-        "demo": {"output"},
+        "demo": {"output", "table"},
         "main": {"options", "output", "commands.completion"},
         # Lines that a verb prints about a job, a node or an output, and the live view shows.
         "top": {
@@ -194,8 +195,8 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "web": {"output", "top", "commands.log"},
         "commands": {
             "web",
-            *("output", "charts", "options", "which_job", "terminal", "demo", "trace_view", "top"),
-            *("slurm", "quick", "submit_warnings", "personal"),
+            *("output", "table", "charts", "options", "which_job", "terminal", "demo", "top"),
+            *("trace_view", "slurm", "quick", "submit_warnings", "personal"),
         },
         "start": {"quick", "main", "slurm"},
         "__main__": {"start"},

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
@@ -72,12 +71,6 @@ _PLAIN_WIDTH = 160
 _WITH_COMMANDS = 110
 #: Columns of a name or command on screens of at least `_VERY_WIDE` columns.
 _LONG_NAME, _VERY_WIDE = 48, 170
-#: Least width of a column that is cut.
-_LEAST = 4
-#: Least width of a last column that is broken into lines, unless the caller gives one.
-_LAST = 16
-#: Blanks between two columns where there is room for them, and where columns are cut.
-_APART, _TIGHT = 3, 1
 
 
 def clean(text: object, most: int = 200) -> str:
@@ -221,22 +214,6 @@ def remark(text: str, *, also_in_scripts: bool = False) -> None:
         say(text)
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column of a list for people, with all that is said of it."""
-
-    title: str
-    #: Returns the cell of a row.
-    show: Callable[[Any], object] = str
-    is_right: bool = False
-    #: Whether it is never cut on a narrow screen.
-    is_fixed: bool = False
-    is_shown: bool = True
-
-
-right = partial(Column, is_right=True)
-
-
 def width(stream: TextIO | None = None) -> int:
     """Return the width of the screen behind `stream` or stdout, or the width of a file."""
     named = os.environ.get("COLUMNS", "")
@@ -250,146 +227,9 @@ def width(stream: TextIO | None = None) -> int:
         return _PLAIN_WIDTH
 
 
-def print_rows(
-    columns: Sequence[Column], rows: Sequence[Sequence[object]], *, last_width: int = 0
-) -> None:
-    """Print a table on stdout. On a narrow screen, columns that are not fixed are cut, words before
-    numbers. The last column is broken into lines, of at least `last_width` if that is not zero;
-    without it, a fixed one is not."""
-    head, lines = table_lines(columns, rows, last_width=last_width)
-    click.echo("\n".join([*head, *chain(*lines), ""]), color=has_colour())
-
-
-def table_lines(
-    columns: Sequence[Column], rows: Sequence[Sequence[object]], *, last_width: int = 0
-) -> tuple[list[str], list[list[str]]]:
-    """Return the lines of a table's heading, and those of each row."""
-    names = [clean(column.title) for column in columns]
-    rows = [[*cells, *[""] * (len(names) - len(cells))] for cells in rows]
-    texts = [[clean(cell, 400) for cell in cells] for cells in rows]
-    widths = [max(map(columns_of, cells)) for cells in zip(names, *texts, strict=True)]
-    is_fixed = [column.is_fixed for column in columns]
-    whole, apart = widths[-1], _APART
-    is_broken = last_width > 0 or not is_fixed[-1]
-    if is_broken:
-        widths[-1], is_fixed[-1] = min(whole, last_width or _LAST), last_width > 0
-    # There is a blank at each end.
-    if sum(widths) + _APART * len(widths) - 1 > width():
-        apart = _TIGHT
-        is_word = [not column.is_right for column in columns]
-        widths = _squeezed(widths, is_fixed, is_word, width() - len(widths) - 1)
-    if is_broken:
-        # The last column gets the rest of the width.
-        rest = width() - sum(widths[:-1]) - apart * (len(widths) - 1) - 2
-        widths[-1] = min(whole, max(widths[-1], rest))
-
-    def line(cells: Sequence[str], styles: Sequence[str]) -> str:
-        padded = (
-            _styled(pad(cell, own, right=column.is_right), style)
-            for cell, own, column, style in zip(cells, widths, columns, styles, strict=True)
-        )
-        return (" " + (" " * apart).join(padded)).rstrip()
-
-    def row(cells: Sequence[str], styles: Sequence[str]) -> list[str]:
-        kept, last = [*map(cut, cells[:-1], widths)], (cells[-1], widths[-1])
-        first, *more = wrapped(*last) if is_broken else [cut(*last)]
-        blanks = [""] * len(kept)
-        return [line([*kept, first], styles), *(line([*blanks, each], styles) for each in more)]
-
-    rule = "─" * (sum(widths) + apart * (len(widths) - 1))
-    heads = [cut(name, own) for name, own in zip(names, widths, strict=True)]
-    head = ["", line(heads, ["bold"] * len(heads)), f" {rule}"]
-    styles = [[getattr(cell, "style", "") for cell in cells] for cells in rows]
-    return head, [row(cells, each) for cells, each in zip(texts, styles, strict=True)]
-
-
 def has_screen() -> bool:
     """Return whether stdout is for a screen, the width of which is known."""
     return sys.stdout.isatty() or "COLUMNS" in os.environ
-
-
-#: Styles by name (ECMA-48 SGR).
-_STYLES = {"bold": 1, "red": 31, "green": 32, "yellow": 33, "magenta": 35, "bright_black": 90}
-
-
-def _styled(text: str, style: str) -> str:
-    return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if style and has_colour() else text
-
-
-#: Most lines into which a cell of the last column may be broken beside the others.
-_MOST_BROKEN = 3
-#: The columns before a line below a row.
-_INDENT = 6
-
-
-def print_explained_rows(
-    columns: Sequence[Column], rows: Sequence[Sequence[object]], *, last_width: int
-) -> None:
-    """Print a table of which the last column has sentences. On a screen, neighbours with the same
-    one have it once; and if the column is so narrow that one would take many lines, all of them are
-    printed below their rows over the whole width. The first column names the rows."""
-    if not has_screen():
-        print_rows(columns, rows, last_width=last_width)
-        return
-    told = [clean(cells[-1], 400) for cells in rows]
-    # The indices of neighbours with the same text.
-    runs = [[*run] for _, run in groupby(range(len(told)), key=lambda at: told[at])]
-    names = [column.title for column in columns]
-    others = [
-        max(columns_of(clean(cell)) for cell in cells)
-        for cells in list(zip(names, *rows, strict=True))[:-1]
-    ]
-    room = max(last_width, width() - sum(others) - _APART * len(others) - 2)
-    if all(columns_of(text) <= _MOST_BROKEN * room * 3 // 4 for text in told):
-        folded = [list(cells) for cells in rows]
-        for first, *same in runs:
-            for at in same if columns_of(told[first]) > room else ():
-                folded[at][-1] = f"as {clean(rows[first][0])}"
-        print_rows(columns, folded, last_width=last_width)
-        return
-    bare = [[*cells[:-1], ""] for cells in rows]
-    head, lines = table_lines([*columns[:-1], Column("")], bare)
-    for run in runs:
-        first, last = run[0], run[-1]
-        if told[first]:
-            ids = f"{clean(rows[first][0])} to {clean(rows[last][0])}: " if first < last else ""
-            below = wrapped(ids + told[first], width() - _INDENT - 1)
-            lines[last] += [" " * _INDENT + part for part in below]
-    click.echo("\n".join([*head, *chain(*lines), ""]), color=has_colour())
-
-
-def print_pages(columns: Sequence[Column], pages: Iterable[Sequence[Sequence[object]]]) -> None:
-    """Print a long table while its pages arrive, a line for each row. A later page may widen a
-    column. On a screen the last column is cut."""
-    widths, room = [0] * len(columns), width() - 2 if has_screen() else sys.maxsize
-    head: list[Sequence[object]] = [[Painted(column.title, "bold") for column in columns]]
-    for rows in pages:
-        parts, left = [], room
-        for at, cells in enumerate(zip(*head, *rows, strict=True)):
-            # Most cells of a column are alike.
-            texts = {cell: clean(cell, 400) for cell in {*cells}}
-            is_last = at == len(columns) - 1
-            if not is_last:
-                widths[at] = max(widths[at], *map(columns_of, texts.values()))
-                left -= widths[at] + _APART
-            shown = {
-                cell: _styled(
-                    cut(text, max(_LEAST, left))
-                    if is_last
-                    else pad(text, widths[at], right=columns[at].is_right),
-                    getattr(cell, "style", ""),
-                )
-                for cell, text in texts.items()
-            }
-            parts.append([shown[cell] for cell in cells])
-        gap = " " * _APART
-        lines = [f" {gap.join(cells)}".rstrip() for cells in zip(*parts, strict=True)]
-        if head:
-            lines.insert(1, f" {'─' * (sum(widths) + _APART * (len(widths) - 1))}")
-            lines.insert(0, "")
-        click.echo("\n".join(lines), color=has_colour())
-        head = []
-    click.echo()
 
 
 def wrapped(text: str, columns: int) -> list[str]:
@@ -406,40 +246,6 @@ def wrapped(text: str, columns: int) -> list[str]:
             lines.append("")
         lines[-1] = f"{lines[-1]} {word}".strip()
     return lines
-
-
-def _squeezed(
-    widths: Sequence[int], is_fixed: Sequence[bool], is_word: Sequence[bool], room: int
-) -> list[int]:
-    """Return the widths cut to the sum `room`: words before numbers, the widest first."""
-    found = list(widths)
-    while sum(found) > room:
-        free = [at for at, own in enumerate(found) if own > _LEAST and not is_fixed[at]]
-        if not free:
-            break
-        found[max(free, key=lambda at: (is_word[at], found[at]))] -= 1
-    return found
-
-
-def shown(columns: Iterable[Column]) -> list[Column]:
-    return [column for column in columns if column.is_shown]
-
-
-def rows_of(columns: Sequence[Column], items: Iterable[Any]) -> list[list[object]]:
-    """Return a row for each item."""
-    return [[column.show(item) for column in columns] for item in items]
-
-
-def print_items(
-    columns: Iterable[Column], items: Iterable[Any], *, last_width: int = 0,
-    below: Iterable[Mapping[str, object]] = (),
-) -> None:  # fmt: skip
-    """Print a table with a row for each item, as `print_rows` does, and below them rows of which
-    the cells are given by their headings."""
-    columns = shown(columns)
-    rows = rows_of(columns, items)
-    rows += [[row.get(column.title, "") for column in columns] for row in below]
-    print_rows(columns, rows, last_width=last_width)
 
 
 def show_demand(demand: ResourcesView) -> list[str]:
@@ -694,31 +500,6 @@ def has_colour() -> bool:
         return _colour == "always"
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return is_terminal() and not plain
-
-
-class Painted(str):
-    """A table cell with a style, which shows on screens with colours."""
-
-    style: str
-
-    def __new__(cls, text: object, style: str) -> Painted:
-        cell = super().__new__(cls, text)
-        cell.style = style
-        return cell
-
-
-#: Styles of states. States that are not listed are red.
-_STATE_STYLES = {
-    "RUNNING": "green",
-    "STARTING": "green",
-    "PENDING": "yellow",
-    **dict.fromkeys(("HELD", "SUSPENDED", "STOPPING", "CLEANING"), "magenta"),
-    **dict.fromkeys(("COMPLETED", "CANCELLED"), "bright_black"),
-}
-
-
-def show_state(state: str) -> Painted:
-    return Painted(state, _STATE_STYLES.get(state, "red"))
 
 
 # -- forms: text for people, JSON, parsable lines, CSV -------------------------------------------

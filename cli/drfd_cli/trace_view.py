@@ -14,6 +14,7 @@ from drfd.sim.metrics import SIZES, View, measure
 from drfd.sim.workload import Workload
 from drfd_cli import output
 from drfd_cli.output import counted
+from drfd_cli.table import Column, print_items, print_rows, right
 
 #: Most lines or jobs left out that are named; all are counted.
 _NAMED = 5
@@ -90,11 +91,11 @@ def _amounts(capacity: Resources) -> list[tuple[str, int]]:
 
 
 def _print_measures(runs: list[View]) -> None:
-    columns = [output.Column(""), *(output.right(run["label"], is_fixed=True) for run in runs)]
+    columns = [Column(""), *(right(run["label"], is_fixed=True) for run in runs)]
     rows = [
         [name, *(show(run) for run in runs)] for name, show in _rows(runs) if any(map(show, runs))
     ]
-    output.print_rows(columns, rows)
+    print_rows(columns, rows)
 
 
 def _rows(runs: list[View]) -> list[tuple[str, Callable[[View], str]]]:
@@ -159,20 +160,20 @@ def _print_users(runs: list[View]) -> None:
     users = runs[0]["users"] if runs else {}
     leaves = sorted(users, key=lambda leaf: (-users[leaf]["wait_s"]["mean"], leaf))
     columns = [
-        output.Column("USER", _name),
-        output.right("JOBS", lambda leaf: _count(users[leaf]["jobs"]), is_fixed=True),
+        Column("USER", _name),
+        right("JOBS", lambda leaf: _count(users[leaf]["jobs"]), is_fixed=True),
         *(column for run in runs for column in _columns_of(run)),
     ]
-    output.print_items(columns, leaves[:_MOST_USERS])
+    print_items(columns, leaves[:_MOST_USERS])
     if len(leaves) > _MOST_USERS:
         most = max(len(run["users"]) for run in runs)
         output.say(f"{_MOST_USERS} of {most:,} users; --json has all")
 
 
-def _columns_of(run: View) -> list[output.Column]:
-    def of(title: str, show: Callable[[View], str], **more: bool) -> output.Column:
+def _columns_of(run: View) -> list[Column]:
+    def of(title: str, show: Callable[[View], str], **more: bool) -> Column:
         users = run["users"]
-        return output.right(title, lambda leaf: show(users[leaf]) if leaf in users else "-", **more)
+        return right(title, lambda leaf: show(users[leaf]) if leaf in users else "-", **more)
 
     def kept(user: View) -> str:
         return "-" if user["promise_kept"] is None else _percent(user["promise_kept"])

@@ -14,6 +14,7 @@ from drfd.sim.figures import Panel
 from drfd_cli import charts, output
 from drfd_cli.options import asked_form, prints_result
 from drfd_cli.output import Result
+from drfd_cli.table import Column, print_rows
 
 #: A cell of a table, or None if it is empty.
 Cell = str | int | float | None
@@ -88,11 +89,11 @@ def show_figures(figures: Sequence[Figure]) -> None:
 def print_table(table: Table) -> None:
     last = len(table.columns) - 1
     columns = [
-        output.Column(each.name, is_right=_is_number(table, at), is_fixed=at < last)
+        Column(each.name, is_right=_is_number(table, at), is_fixed=at < last)
         for at, each in enumerate(table.columns)
     ]
     rows = [[_shown(*pair) for pair in zip(table.columns, row, strict=True)] for row in table.rows]
-    output.print_rows(columns, rows)
+    print_rows(columns, rows)
 
 
 def _is_number(table: Table, at: int) -> bool:

@@ -41,8 +41,8 @@ _KEY_PATIENCE_S, _LEAST_KEY_PATIENCE_S = 30.0, 5.0
 _KEY_RETRY_S = 0.01
 #: Seconds between two calls of what is done during a wait.
 EVERY_S = 1.0
-#: Rows in a page of a long list.
-_PAGE = 1000
+#: Rows in the first page of a long list, which is shown soon, and in each other one.
+_FIRST_PAGE, _PAGE = 200, 1000
 #: Submissions that are sent together, at most.
 _TOGETHER = 128
 
@@ -116,11 +116,10 @@ class Connection:
 
     def pages(self, op: str, **fields: object) -> Iterator[Any]:
         """Yield the replies that make up a long list."""
-        fields = {"limit": _PAGE, **fields}
-        reply = self.request(op, **fields)
+        reply = self.request(op, **{"limit": _FIRST_PAGE, **fields})
         yield reply
         while reply.get("after") is not None:
-            reply = self.request(op, **{**fields, "after": reply["after"]})
+            reply = self.request(op, **{"limit": _PAGE, **fields, "after": reply["after"]})
             yield reply
 
     def jobs(self, op: str, **fields: object) -> Iterator[Any]:

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 from canned import Message, refusal
 from drfd.common.units import clock_time
-from drfd_cli import output
+from drfd_cli import output, table
 from drfd_cli.commands import doctor
 
 WHY = {
@@ -138,8 +138,13 @@ def test_a_list_of_many_pages_is_one(drf, screen, daemon, job):
     assert all(row.endswith(WHY["text"]) for row in rows)
     assert counts == "2 PENDING 4 RUNNING"
     assert [asked.get("after") for asked in daemon.requests] == [None, [41, False]]
-    shown = [line for line in screen(80, "status").splitlines() if "42" in line]
-    assert [line.split()[1] for line in shown] == [*names[:3], "longer-than…"]
+    shown = screen(80, "status").splitlines()
+    rows = [line for line in shown if line.startswith(" 42 ")]
+    assert [line.split()[1] for line in rows] == [*names[:3], "longer-than…"]
+    assert [line.split(":")[0].strip() for line in shown if " RESOURCES" in line] == [
+        "42 to 42",
+        "RESOURCES",
+    ], "the same reason is told once for neighbours of a page"
     told = json.loads(drf("status", "--json").out)
     assert [row["name"] for row in told["jobs"]] == names
     assert told["counts"] == {"RUNNING": 4, "PENDING": 2}
@@ -179,7 +184,7 @@ def test_status_asks_for_what_is_selected(drf, daemon, listed, words, select, mo
     listed()
     drf("status", *words)
     everything = {"ids": [], "user": None, "states": []}
-    asked = {"op": "status", "select": everything | select, "ended": 0, "limit": 1000}
+    asked = {"op": "status", "select": everything | select, "ended": 0, "limit": 200}
     assert daemon.requests == [asked | more]
 
 
@@ -492,8 +497,8 @@ def test_columns_stand_below_each_other_whatever_signs_are_in_them(capsys):
         cut = output.shorten(long, 24)
         assert cut.endswith("…") and 23 <= cell_len(cut) <= 24
     names = (ACCENTED, MARKED, WIDE, "plain")
-    columns = [output.Column("NAME"), output.right("SIZE"), output.Column("USER")]
-    output.print_rows(columns, [(each, each, "x") for each in names])
+    columns = [table.Column("NAME"), table.right("SIZE"), table.Column("USER")]
+    table.print_rows(columns, [(each, each, "x") for each in names])
     _, heading, _, *rows, _ = capsys.readouterr().out.splitlines()
     ends = {cell_len(line[: line.index(" x")]) for line in rows}
     assert ends == {heading.index("USER") - 1}

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,7 @@ from drfd.common.units import show_size
 from drfd_cli import output
 from drfd_cli.demo import private_daemon
 from drfd_cli.options import WithExperiments
-from drfd_cli.output import Column, right
+from drfd_cli.table import Column, Table, right
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import DoctorReply, JobView, NodeView, SharesReply
@@ -250,10 +249,9 @@ def _table(shares: SharesReply, jobs: list[JobView], at_s: float) -> str:
         Column("DOMINANT", lambda node: node["dominant_resource"] or "-"),
         Column("SHARE", bar, is_fixed=True),
     ]
-    head, lines = output.table_lines(columns, output.rows_of(columns, pools(shares)))
     ended = [job for job in jobs if job["ended_at"]]
     caption = f"{at_s:.0f} s, {len(ended)} of {len(jobs)} jobs have ended"
-    return "\n".join([*head, *chain(*lines), "", f" {caption}"])
+    return "\n".join([*Table(columns).lines(pools(shares)), "", f" {caption}"])
 
 
 class _Lines:

@@ -13,7 +13,8 @@ import click
 from drfd.common.units import parse_duration, show_duration, show_size
 from drfd_cli import charts, output
 from drfd_cli.options import LINES, connect, past_options, past_selection, prints_result
-from drfd_cli.output import Column, Columns, Csv, Result, fields, right, size_or_dash
+from drfd_cli.output import Columns, Csv, Result, fields, size_or_dash
+from drfd_cli.table import Column, print_items, right
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import (
@@ -129,7 +130,7 @@ def print_table(jobs: list[JobView]) -> None:
         Column("CAUSE", lambda job: "" if job["outcome"] is None else job["outcome"]["text"],
                is_shown=is_wide),
     ]  # fmt: skip
-    output.print_items(columns, jobs, last_width=_WHY if is_wide else 0)
+    print_items(columns, jobs, last_width=_WHY if is_wide else 0)
 
 
 def _used(job: JobView) -> UsedView | AllRunsView:
@@ -248,7 +249,7 @@ def _print_table(reply: ReportReply) -> None:
     names = _KEY if is_wide else _SHORT_KEY
     has_gpus = _GPU in total["gres_ms"] or bool(total[_GPU_PEAK])
     # Rows of all others and of the sum have no keys, and no curves.
-    columns = output.shown([
+    columns = [
         *(
             Column(key.upper(), partial(_key, key=key, most=names), is_right=key == "id",
                    is_fixed=key == "id", is_shown=key != "user" or has_users)
@@ -277,14 +278,15 @@ def _print_table(reply: ReportReply) -> None:
         right("GPU MEM", _gpu_memory, is_shown=has_gpus),
         right("THROTTLED", _throttled, is_shown=is_wide),
         *(Column(_CURVES[kind], partial(_bar, kind=kind), is_fixed=True) for kind in curves),
-    ])  # fmt: skip
+    ]  # fmt: skip
     sums = [("all others", reply["others"])] if reply["others"] is not None else []
     sums += [("in all", total)] if len(reply["rows"]) + len(sums) > 1 else []
     below = (
-        {**{column.title: column.show(row) for column in columns}, columns[0].title: name}
+        {**{column.title: column.show(row) for column in columns if column.is_shown},
+         columns[0].title: name}
         for name, row in sums
-    )
-    output.print_items(columns, reply["rows"], below=below)
+    )  # fmt: skip
+    print_items(columns, reply["rows"], below=below)
     for row in reply["rows"]:
         if row["advice"] is not None and (by == "name" or len(reply["rows"]) == 1):
             whose = f"{output.clean(row['name'])} ({output.clean(row['user'])})"

@@ -10,7 +10,8 @@ import click
 from drfd.common.units import show_share_hours, show_size
 from drfd_cli import output
 from drfd_cli.options import colour_option, connect, prints_result
-from drfd_cli.output import NODE_COLUMNS, Column, Columns, Result, fields, right
+from drfd_cli.output import NODE_COLUMNS, Columns, Result, fields
+from drfd_cli.table import Column, print_items, right
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import MachineView, NodesReply, NodeView, ResourcesView, SharesReply
@@ -72,7 +73,7 @@ def _print_table(reply: SharesReply) -> None:
         below.append({title: name, **_amounts(amount), "GRES": output.show_gres(counts)})
         for disk, rates in amount.get("disks", {}).items():
             below.append({title: f"  disk {disk}", "IO R/W": output.show_io(rates)})
-    output.print_items(columns, reply["nodes"], below=below)
+    print_items(columns, reply["nodes"], below=below)
 
 
 def _amounts(amount: ResourcesView) -> dict[str, object]:
@@ -148,7 +149,7 @@ def _show_nodes(reply: NodesReply) -> None:
         Column("FEATURES", lambda node: ",".join(node["features"]) or "-",
                is_shown=any(node["features"] for node in found)),
     ]  # fmt: skip
-    output.print_items(columns, found)
+    print_items(columns, found)
     for node in reply["nodes"]:
         if node["text"]:
             why = output.clean(node["text"], 400)

@@ -20,7 +20,8 @@ from drfd_cli.options import (
     prints_result,
     state_option,
 )
-from drfd_cli.output import JOB_COLUMNS, Column, Result, right
+from drfd_cli.output import JOB_COLUMNS, Result
+from drfd_cli.table import Column, Painted, Table, echo, right
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import JobView, StatusReply
@@ -96,12 +97,11 @@ def _print_jobs(first: StatusReply, pages: Iterable[StatusReply]) -> None:
     has_more = first.get("after") is not None
     has_groups = has_more or any(job.get("group") is not None for job in first["jobs"])
     columns = _columns(has_gres=bool(first.get("gres")), has_groups=has_groups)
-    rows = (output.rows_of(columns, jobs) for jobs in _counted(pages, counts))
-    if has_more:
-        # Each page is printed before the next one is asked for.
-        output.print_pages(columns, rows)
-    else:
-        output.print_explained_rows(columns, *rows, last_width=_WHY)
+    table = Table(columns, last_width=_WHY, explains=True, is_long=has_more)
+    # Each page is printed before the next one is asked for.
+    for jobs in _counted(pages, counts):
+        echo(table.lines(jobs))
+    click.echo()
     if sum(counts[state] for state in counts.keys() - {*output.LIVE}) >= _RECENT:
         told = (
             f"of the ended jobs only the last {_RECENT} are listed; drf history --last 0 lists all"
@@ -116,19 +116,33 @@ def _id(job: JobView) -> str:
     return f"{job['id']}_[{output.shorten(job['array_tasks'], _INDICES)}]"
 
 
+#: Styles of states. States that are not listed are red.
+_STATE_STYLES = {
+    "RUNNING": "green",
+    "STARTING": "green",
+    "PENDING": "yellow",
+    **dict.fromkeys(("HELD", "SUSPENDED", "STOPPING", "CLEANING"), "magenta"),
+    **dict.fromkeys(("COMPLETED", "CANCELLED"), "bright_black"),
+}
+
+
+def _show_state(state: str) -> Painted:
+    return Painted(state, _STATE_STYLES.get(state, "red"))
+
+
 def _columns(*, has_gres: bool, has_groups: bool) -> list[Column]:
     """Return the columns for which the screen is wide enough."""
     is_wide, is_narrow = output.width() >= _WIDE, output.width() < _NARROW
     names = _NAME if is_wide else _NARROW_NAME if is_narrow else _SHORT_NAME
     groups = names if is_wide else _SHORT_GROUP
-    return output.shown([
+    return [
         right("ID", _id, is_fixed=True),
         Column("NAME", lambda job: output.named(job, names)),
         Column("USER", lambda job: output.shorten(job["user"], names)),
         Column("POOL", lambda job: output.shorten(job["pool"], names), is_shown=is_wide),
         Column("GROUP", lambda job: output.shorten(job.get("group") or "-", groups),
                is_shown=has_groups and not is_narrow),
-        Column("STATE", lambda job: output.show_state(job["state"]), is_fixed=True),
+        Column("STATE", lambda job: _show_state(job["state"]), is_fixed=True),
         right("CORES", lambda job: output.show_cores_of(job["demand"]), is_shown=not is_narrow),
         right("MEM", lambda job: show_size(job["demand"]["memory"]), is_shown=not is_narrow),
         right("IO R/W", lambda job: output.show_io(job["demand"]), is_shown=is_wide),
@@ -136,4 +150,4 @@ def _columns(*, has_gres: bool, has_groups: bool) -> list[Column]:
                is_shown=has_gres and not is_narrow),
         right("TIME", output.show_elapsed),
         Column("WHY", output.why_line),
-    ])  # fmt: skip
+    ]  # fmt: skip

@@ -11,6 +11,7 @@ from drfd.common.errors import Refused
 from drfd_cli import output
 from drfd_cli.options import prints_result
 from drfd_cli.output import Result
+from drfd_cli.table import Column, print_rows, right
 from drfd_experiments.alloc import Allocation, Spec, allocate, dominant_resource, read_spec
 
 #: Most bytes of a SPEC.
@@ -90,9 +91,9 @@ def _number(exact: Fraction) -> int | float:
 
 def _print(problem: Spec, found: Allocation) -> None:
     columns = [
-        output.Column("USER"), output.right("TASKS", is_fixed=True), output.Column("DOMINANT"),
-        output.right("SHARE", is_fixed=True),
-        *(output.right(output.shorten(name, 20)) for name in problem.capacity),
+        Column("USER"), right("TASKS", is_fixed=True), Column("DOMINANT"),
+        right("SHARE", is_fixed=True),
+        *(right(output.shorten(name, 20)) for name in problem.capacity),
     ]  # fmt: skip
     tops = {name: Fraction(top) for name, top in problem.capacity.items()}
     rows: list[list[object]] = []
@@ -112,7 +113,7 @@ def _print(problem: Spec, found: Allocation) -> None:
         for name, top in tops.items()
     ]
     rows.append(["together", "", "", "", *(_held(part, top) for part, top in total)])
-    output.print_rows(columns, rows)
+    print_rows(columns, rows)
     if found.order:
         output.tell(f"order  {' '.join(found.order)}")
 

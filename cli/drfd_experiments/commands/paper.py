@@ -13,6 +13,7 @@ from drfd.sim.workload import read_trace
 from drfd_cli import charts, output
 from drfd_cli.options import prints_result
 from drfd_cli.output import Result
+from drfd_cli.table import Column, print_rows
 from drfd_experiments import facebook, macro, sharing
 from drfd_experiments.cluster import SWAP_COST
 from drfd_experiments.figures import Figure, plot_option, show_figures
@@ -72,8 +73,8 @@ def command(
     with real processes.
     """
     if not names:
-        columns = [output.Column("EXPERIMENT"), output.Column("WHAT IT SHOWS")]
-        output.print_rows(columns, list(EXPERIMENTS.items()))
+        columns = [Column("EXPERIMENT"), Column("WHAT IT SHOWS")]
+        print_rows(columns, list(EXPERIMENTS.items()))
         return 0
     for name in names:
         if name not in EXPERIMENTS:
