@@ -204,7 +204,6 @@ FATES: dict[int, dict[str, Message]] = {
     6: {
         "runner": RUNNER, "launched": RUNNING,
         "exited": {**ENDED, "exit_code": None, "signal": 9, "oom_killed": True, "over_limit": True},
-        "notifying": {"at_s": 8.5}, "notified": {**ENDED_BY_RUNNER, "exit_code": 0},
     },
     7: {"runner": RUNNER, "launched": RUNNING},
     8: {"submitted": {"slurm_id": 77, "at_s": 6.0}, "launched": RUNNING, "exited": ENDED},

@@ -100,14 +100,10 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "port": {"protocol"},
         "signatures": {"protocol", "attempt_files", "accounts"},
         "signalling": {"protocol", "attempt_files", "confinement"},
-        "notices": {
-            *("protocol", "system", "attempt_files", "confinement", "runner", "signalling"),
-            "accounts",
-        },
         "gpu_meter": {"protocol", "system"},
         "server": {
             *("protocol", "system", "attempt_files", "confinement", "runner", "port"),
-            *("signatures", "signalling", "notices", "gpu_meter", "accounts"),
+            *("signatures", "signalling", "gpu_meter", "accounts"),
         },
         "startup": {"port", "settings"},
         "main": {

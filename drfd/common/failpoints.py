@@ -25,7 +25,7 @@ LAUNCHER = (
     *("launch.before-attempt-file", "launch.before-cgroup", "launch.before-limits"),
     *("launch.before-devices", "launch.before-fork", "launch.after-fork", "report.before-send"),
     *("signal.before-signal", "signal.after-signal", "signals.before-mark", "signals.after-mark"),
-    *("freeze.before-report", "thaw.before-thaw", "notice.before-fork", "notice.after-fork"),
+    *("freeze.before-report", "thaw.before-thaw"),
     *("exec.before-join", "exec.after-join"),
     *("end.before-rmdir", "end.after-rmdir"),
     *("remove.before-kill", "remove.before-rmdir", "remove.before-unlink", "remove.after-unlink"),
@@ -35,11 +35,9 @@ RUNNER = (
     *("runner.before-exec", "runner.after-exec"),
     *("runner.before-end-record", "runner.after-end-record"),
 )
-#: The process that notifies the owner of a job.
-NOTIFIER = ("notifier.before-mark", "notifier.after-mark", "notifier.before-record")
 #: What jobs of this machine pass through: a test (tests/torture) requires a scenario that reaches
 #: each.
-LOCAL = CONTROLLER + LAUNCHER + RUNNER + NOTIFIER
+LOCAL = CONTROLLER + LAUNCHER + RUNNER
 #: The launcher of Slurm's nodes; a test of it goes through all of them.
 SLURM = (
     *("slurm.before-attempt-file", "slurm.before-submission", "slurm.after-submission"),

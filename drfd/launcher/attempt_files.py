@@ -4,7 +4,9 @@ One file per attempt, `ID.ATTEMPT`, to which JSON lines are only ever appended; 
 flock on it as long as it runs, so the kernel knows whether a runner is alive. The records, in
 order:
 
-    created        the launcher is about to start a runner: when, for whom, in which cgroup
+    created        the launcher is about to start a runner: when, for whom, in which cgroup, and
+                   whether for the job or for the notification of its end, which has its records
+                   in place of the job's
     runner         the runner has started: its pid and start time
     submitted      Slurm has the job, under this number of its own; in place of `runner`, where the
                    attempt is on a node of Slurm's
@@ -13,8 +15,6 @@ order:
     launch_failed  its program could not be run, and why
     exited         its first process is gone, and how
     counted        what the kernel has counted until then; it becomes a part of `exited`
-    notifying      the owner's command that reports the end is about to run; it runs only once
-    notified       how that command ended
 
 A line that cannot be read counts as not written: within one boot its writer got an error for it.
 After a power cut it may have been any record, so an attempt of another boot counts as one that has
@@ -89,12 +89,15 @@ class Attempt:
     launch_failed: Record | None = None
     exited: Record | None = None
     signalled: Record | None = None
-    notifying: Record | None = None
-    notified: Record | None = None
 
     @property
     def owner(self) -> Owner:
         return read_owner(self.created)
+
+    @property
+    def is_notice(self) -> bool:
+        """Whether what runs is the command that notifies the owner of the job's end."""
+        return "is_notice" in self.created
 
     @property
     def is_over(self) -> bool:
@@ -109,7 +112,7 @@ class Attempt:
 _PIECE_BYTES = 1 << 16
 _KINDS = [
     *("created", "runner", "submitted", "launched", "launch_failed", "exited", "counted"),
-    *("signalled", "notifying", "notified"),
+    "signalled",
 ]
 _decode = json.JSONDecoder().decode
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -136,10 +139,15 @@ def cgroup_key(name: str) -> Key | None:
 
 
 def created_record(
-    owner: Owner, boot_id: str, cgroup: str | None, space: str | None = None
+    owner: Owner,
+    boot_id: str,
+    cgroup: str | None,
+    space: str | None = None,
+    *,
+    is_notice: bool = False,
 ) -> Record:
-    """Return the first record of an attempt that begins now. `space` is the parent of the
-    directories of its private temporary space, or None if it has none."""
+    """Return the first record of an attempt, or of its notification, that begins now. `space` is
+    the parent of the directories of its private temporary space, or None if it has none."""
     record = {
         **owner.facts(),
         "boot_id": boot_id,
@@ -149,6 +157,8 @@ def created_record(
     }
     if space is not None:
         record["space"] = space
+    if is_notice:
+        record["is_notice"] = True
     return record
 
 

@@ -88,6 +88,10 @@ class Port:
         self._listener.setblocking(False)
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
+    @property
+    def is_connected(self) -> bool:
+        return self._connection is not None
+
     def send(self, report: Message) -> None:
         """Send a report to the controller with the next `flush`, if the controller is connected;
         one that connects later gets all again."""

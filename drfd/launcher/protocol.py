@@ -305,6 +305,8 @@ class Assignment:
     payload_fd: int
     #: Whether its user has been found to have signed it.
     is_signed: bool = False
+    #: Whether it is the command that notifies of the job's end that is to run.
+    is_notice: bool = False
 
     def close(self) -> None:
         os.close(self.payload_fd)

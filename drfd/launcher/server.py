@@ -27,7 +27,6 @@ from drfd.launcher.confinement.bounds import LauncherBounds, ProcessBounds, read
 from drfd.launcher.confinement.interface import Confinement, LimitFailed
 from drfd.launcher.confinement.processes import end_tracers, living_runner
 from drfd.launcher.gpu_meter.supervision import GpuMeter
-from drfd.launcher.notices import Notices
 from drfd.launcher.port import Policy, Port
 from drfd.launcher.protocol import (
     Assignment,
@@ -43,7 +42,7 @@ from drfd.launcher.protocol import (
     WeightsOrder,
 )
 from drfd.launcher.runner import inheritance
-from drfd.launcher.runner.failures import failure_of
+from drfd.launcher.runner.failures import failure_of, notice_text
 from drfd.launcher.runner.identity import Directory
 from drfd.launcher.runner.runner import Runners, read_launched
 from drfd.launcher.runner.shortage import (
@@ -134,6 +133,9 @@ def _loss(attempt: Attempt, jobs_stop: JobsStopRecord | None, boot_id: str) -> M
 
 log = logging.getLogger("drfd.launcher")
 
+#: Why an owner is not notified.
+_NOTHING_LEFT = "not told: nothing was left of the job"
+_NOT_ITS_USERS = "not told: it is not for the job's own user"
 _NOT_SIGNED = "the request is not signed by its user: submit it again"
 #: Answer to the order to move a process into a job with private temporary directories.
 _PRIVATE_TMP = (
@@ -192,7 +194,6 @@ class Launcher:
     _without_cgroup: set[Key] = field(default_factory=set)
     #: Attempts whose users are looked up before they are launched.
     _looking_up: dict[Key, Assignment] = field(default_factory=dict)
-    #: Attempts of which it was logged that what they may use cannot be set.
     #: Number of runners of an attempt that have died before they released the job.
     _lost_runners: dict[Key, int] = field(default_factory=dict)
 
@@ -212,10 +213,6 @@ class Launcher:
         self._background = background = BackgroundWork(self._selector)
         self._accounts = Accounts(background, self._selector)
         self._directory = Directory(self._accounts)
-        self._notices = Notices(
-            self.confinement, self.attempts_fd, self._runners, self._directory, self._endings.hurry,
-            most=self.bounds.notifiers,
-        )  # fmt: skip
         self._spaces = PrivateSpaces(background, self.space_home)
         self._sweeps = IpcSweeps(
             background, min_uid=self.policy.min_uid if self.removes_ipc else None
@@ -322,8 +319,10 @@ class Launcher:
         """Carry out an order. `payload_fd`, a LaunchOrder's, belongs to this method."""
         match order:
             case LaunchOrder():
-                take = self._add_notice if command == protocol.NOTIFY else self._launch_or_close
-                take(Assignment(order, payload_fd))
+                if command == protocol.NOTIFY:
+                    self._notify(Assignment(order, payload_fd, is_notice=True))
+                else:
+                    self._launch_or_close(Assignment(order, payload_fd))
             case ExecOrder():
                 self._exec(order)
             case WeightsOrder():
@@ -350,21 +349,33 @@ class Launcher:
     def _tell(self, kind: str, key: Key, **facts: object) -> None:
         self.port.send(protocol.attempt_report(kind, key, **facts))
 
-    def _fail(self, key: Key, text: str, short: Shortage | None = None) -> None:
-        """Report that an attempt is not launched."""
-        self._tell("launch_failed", key, **failure(text, short))
-
-    def _add_notice(self, assignment: Assignment) -> None:
-        order = assignment.order
-        # The command will have a cgroup again.
-        self._without_cgroup.discard(order.key)
-        checked = with_check(assignment, self.keys)
-        if checked.is_signed:
-            self._endings.add(self._notices.add(checked), remove=True)
+    def _fail(self, assignment: Assignment, text: str, short: Shortage | None = None) -> None:
+        """Report that an attempt is not launched, or its owner not notified."""
+        key = assignment.order.key
+        if assignment.is_notice:
+            self._endings.add(key, remove=True, notice=f"failed: {text}")
         else:
-            log.error("event=not-signed job=%d attempt=%d", order.id, order.attempt)
-            assignment.close()
-            self._endings.add(order.key, remove=True)
+            self._tell("launch_failed", key, **failure(text, short))
+
+    def _notify(self, assignment: Assignment) -> None:
+        """Launch the command that notifies of a job's end in place of the job, once nothing of that
+        is left but its file. However often that is ordered, it is launched once."""
+        order, key = assignment.order, assignment.order.key
+        known = attempt_files.read(self.attempts_fd, key) if key in self._known else None
+        notice = None
+        if known is None:
+            notice = _NOTHING_LEFT
+        elif order.uid != known.created["uid"] or not known.owner.may_be(order.owner):
+            # A launch is checked only for whether jobs of its own user may run.
+            notice = _NOT_ITS_USERS
+        elif not known.is_notice:
+            self._endings.add(key, remove=True, relaunch=assignment)
+            return
+        assignment.close()
+        if known is not None and notice is None:
+            self._report(key, known)
+        else:
+            self._endings.add(key, remove=True, notice=notice)
 
     def _exec(self, order: ExecOrder) -> None:
         """Move a process of the owner's into a running attempt, and report why not, or None."""
@@ -413,7 +424,7 @@ class Launcher:
             short = shortage_of(error, MACHINE)
             if short is None:
                 raise
-            self._fail(assignment.order.key, machine_text(short, error), short)
+            self._fail(assignment, machine_text(short, error), short)
             is_needed = False
         if not is_needed:
             assignment.close()
@@ -429,27 +440,30 @@ class Launcher:
         known = attempt_files.read(self.attempts_fd, key) if key in self._known else None
         if known is not None and not known.owner.may_be(order.owner):
             # The other job's end, usage and signals must never be taken for this job's.
-            self._fail(key, _TAKEN)
+            self._fail(assignment, _TAKEN)
             return False
         is_of_old = known is not None and known.created["boot_id"] != self._boot_id
-        if key in self._runners or is_of_old or (known is not None and known.may_have_run):
+        has_run = key in self._runners or is_of_old or (known is not None and known.may_have_run)
+        if has_run and not assignment.is_notice:
             assert known is not None
             self._report(key, known)
             return False
         refusal = self.policy.refusal(order.uid)
-        full = self._full()
+        full = self._full(assignment)
         if refusal is None and full is None and not assignment.is_signed:
             assignment = with_check(assignment, self.keys)
             refusal = None if assignment.is_signed else _NOT_SIGNED
         if refusal is not None:
-            self._fail(key, refusal)
+            self._fail(assignment, refusal)
             return False
-        if key in self._known and not self._remove(key):
-            # A runner died before it released its job; the job's process is about to exit.
+        is_in_the_way = key in self._known and not assignment.is_notice
+        if (is_in_the_way and not self._remove(key)) or (full and assignment.is_notice):
+            # A runner died before it released its job; the job's process is about to exit. Or the
+            # command that notifies must wait for the end of other jobs.
             self._endings.add(key, remove=True, relaunch=assignment)
             return True
         if full is not None:
-            self._fail(key, full, _LAUNCHER_SHORT)
+            self._fail(assignment, full, _LAUNCHER_SHORT)
             return False
         found = self._directory.known(order)
         if found is None:
@@ -457,16 +471,25 @@ class Launcher:
             self._stop_looking_up(key)
             self._looking_up[key] = assignment
             return True
-        # The start time that users see is taken here, so that it follows the order of launches.
         space = self._spaces.place_for(key, order.uid)
+        if assignment.is_notice and known is not None:
+            # The command sees what the job has left there.
+            space = known.created.get("space")
+            space = space if space is not None and os.path.isdir(space) else None
+        # The start time that users see is taken here, so that it follows the order of launches.
         cgroup = self.confinement.cgroup_path(key, order.limits.groups)
-        created = attempt_files.created_record(order.owner, self._boot_id, cgroup, space)
+        created = attempt_files.created_record(
+            order.owner, self._boot_id, cgroup, space, is_notice=assignment.is_notice
+        )
         reach("launch.before-attempt-file")
         try:
+            if assignment.is_notice:
+                attempt_files.remove(self.attempts_fd, key)
+                self._without_cgroup.discard(key)
             self._start(JobStart(assignment, *found, self.confinement, space), created)
         except (LimitFailed, OSError, MemoryError, ValueError) as error:
             # ValueError: a text of the order that no file can hold.
-            self._take_back(key, error)
+            self._take_back(assignment, error)
             return False
         reach("launch.after-fork")
         return False
@@ -490,7 +513,7 @@ class Launcher:
         text = str(problem)
         if isinstance(problem, NotAsked) and (of_all := shortage_of(problem.error, MACHINE)):
             short, text = of_all, machine_text(of_all, problem.error)
-        self._fail(key, text, short)
+        self._fail(assignment, text, short)
 
     def _start(self, job: JobStart, created: attempt_files.Record) -> None:
         order, key = job.assignment.order, job.key
@@ -499,24 +522,26 @@ class Launcher:
         try:
             reach("launch.before-cgroup")
             settings = self.confinement.create(key, order.limits, order.devices)
-            self._spaces.make(key, job.place)
+            if not job.assignment.is_notice:
+                self._spaces.make(key, job.place)
             self._sweeps.begun(key, order.uid)
             reach("launch.before-fork")
             self._runners.start(job, settings, attempt_fd, created)
         finally:
             os.close(attempt_fd)
 
-    def _full(self) -> str | None:
+    def _full(self, assignment: Assignment) -> str | None:
         """Return why nothing more is started, or None: this process runs as root, and must not use
         up all that root may have, whatever the controller orders."""
         if len(self._runners) + len(self._looking_up) >= self.bounds.running:
             return f"as many jobs run as the launcher can take care of: {self.bounds.running}"
-        if len(self._known) >= self.bounds.known:
+        if len(self._known) >= self.bounds.known and not assignment.is_notice:
             return f"{len(self._known)} jobs run or wait to be removed, the most that can be"
         return None
 
-    def _take_back(self, key: Key, error: Exception) -> None:
+    def _take_back(self, assignment: Assignment, error: Exception) -> None:
         """Remove an attempt that could not be started, and report why."""
+        key = assignment.order.key
         short = shortage_of(error, MACHINE)
         try:
             attempt = attempt_files.read(self.attempts_fd, key)
@@ -530,14 +555,14 @@ class Launcher:
             if short is None or not is_shortage(next_error):
                 raise
         if short is None:
-            self._fail(key, f"it could not be set up: {error}")
+            self._fail(assignment, f"it could not be set up: {error}")
             return
         log.warning(
             "event=launch-postponed job=%d attempt=%d resource=%s error=%s",
             *(*key, short.resource, error),
             extra=about(job=key[0]),
         )
-        self._fail(key, machine_text(short, error), short)
+        self._fail(assignment, machine_text(short, error), short)
 
     def _list(self) -> None:
         known = attempt_files.keys(self.attempts_fd)
@@ -643,6 +668,11 @@ class Launcher:
     def _report(self, key: Key, attempt: Attempt, *, but: str | None = None) -> None:
         """Report what the attempt file says, `but` for this kind of report."""
         alive = key in self._runners
+        if attempt.is_notice:
+            # What became of it is reported with the removal.
+            if not alive and self.port.is_connected:
+                self._endings.add(key, remove=True)
+            return
         if not alive:
             attempt = self._counted(key, attempt)
         if attempt.launch_failed is not None:
@@ -694,26 +724,24 @@ class Launcher:
         return ending.uid
 
     def _continue(self, key: Key, ending: Ending) -> None:
-        if self._notices.is_running(key, ending):
-            return
         if not self._is_empty(key):
             if self._put_off(key, ending):
                 self._runners.wake(key)
             if ending.resists() and not ending.is_being_freed:
                 self._free(key, ending)
             return
-        if ending.remove:
-            reach("remove.before-rmdir")
-            # Before its notification, too: since its end the job's own has no room for processes.
-            if self._notices.must_wait(key):
+        if ending.relaunch is not None and ending.relaunch.is_notice:
+            if self._full(ending.relaunch):
                 self._endings.put_off(ending)
                 return
             if not self._is_without_cgroup(key):
                 self._put_off(key, ending)
                 return
-            if self._notices.start(key):
-                return
-            result = self._notices.result(key)
+        elif ending.remove:
+            reach("remove.before-rmdir")
+            attempt = attempt_files.read(self.attempts_fd, key)
+            if attempt is not None and attempt.is_notice:
+                ending.notice = ending.notice or notice_text(attempt)
             if not self._remove(key):
                 self._put_off(key, ending)
                 return
@@ -722,8 +750,7 @@ class Launcher:
             self._launch_or_close(ending.relaunch)
         elif ending.remove:
             self._lost_runners.pop(key, None)
-            self._notices.forget(key)
-            self._tell("removed", key, **result)
+            self._tell("removed", key, **({"notice": ending.notice} if ending.notice else {}))
 
     def _put_off(self, key: Key, ending: Ending) -> bool:
         """Try again later. Returns True once: when it is reported that it takes long."""

@@ -65,8 +65,10 @@ class Ending:
     is_being_freed: bool = False
     #: Whose it is, once that has been looked up.
     uid: int | None = None
-    #: The order to launch once nothing of the earlier try is left.
+    #: The order to launch once nothing of the earlier try is left, or of the job to be notified of.
     relaunch: Assignment | None = None
+    #: Why the owner was not notified of the job's end, if that was ordered and nothing was begun.
+    notice: str | None = None
 
     def resists(self) -> bool:
         """Return whether its processes take longer to exit than killed processes normally do."""
@@ -82,12 +84,20 @@ class Endings:
     def __contains__(self, key: Key) -> bool:
         return key in self._all
 
-    def add(self, key: Key, *, remove: bool, relaunch: Assignment | None = None) -> None:
+    def add(
+        self,
+        key: Key,
+        *,
+        remove: bool,
+        relaunch: Assignment | None = None,
+        notice: str | None = None,
+    ) -> None:
         """Add an attempt, due at once. If it is there already, its next try is due now, and a
         removal replaces a mere kill."""
         now = time.monotonic()
         ending = self._all.setdefault(key, Ending(remove, now, now))
         ending.remove |= remove
+        ending.notice = notice or ending.notice
         if relaunch is not None:
             if ending.relaunch is not None:
                 ending.relaunch.close()

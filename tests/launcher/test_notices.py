@@ -1,4 +1,4 @@
-"""Commands of the owner's in the job's place: once after the end, before anything of it is removed,
+"""Commands of the owner's in the job's place: once after the end, when nothing else of it is left,
 and inside of a job that runs, as far as that needs no cgroup."""
 
 import fcntl
@@ -6,14 +6,10 @@ import os
 import signal
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from drfd.launcher import attempt_files, notices
-from drfd.launcher.attempt_files import Attempt
-from drfd.launcher.confinement.unconfined import Unconfined
-from drfd.launcher.protocol import Assignment, ExecOrder, message_of
+from drfd.launcher.protocol import ExecOrder, message_of
 from drfd.launcher.system import process
 from launcher.rig import UNTIL_GO, Asked, Controller, go, order, pid_in, shell, state_of, until
 
@@ -69,12 +65,49 @@ def test_asked_again_it_runs_no_second_time(launcher, controller, work):
     controller.notify(order)
     until("the command", lambda: (work / "told").exists())
     controller.notify(order)
-    controller.ask("remove")
     controller.list()  # All that was ordered has been read.
     go(work)
     assert controller.take("removed").get("notice") == "told"
     assert notify(controller, order) == "not told: nothing was left of the job"
     assert (work / "told").read_text() == "x\n"
+
+
+def test_one_that_runs_is_left_to_the_next_launcher(launcher, controller, work):
+    run(controller, work)
+    order = shell("echo x >> told; read x < go", cwd=work)
+    os.mkfifo(work / "go")
+    controller.notify(order)
+    until("the command", lambda: (work / "told").exists())
+    controller = launcher.restart()
+    controller.notify(order)
+    go(work)
+    assert controller.take("removed").get("notice") == "told"
+    assert (work / "told").read_text() == "x\n"
+
+
+def test_what_became_of_one_is_said_to_the_next_controller(launcher, controller, work):
+    run(controller, work)
+    controller.notify(shell("echo x >> told; exit 4", cwd=work))
+    controller.close()
+    until("the command", lambda: (work / "told").exists())
+    launcher.files.over()
+    controller = launcher.connect()
+    controller.list()
+    assert controller.take("removed").get("notice") == "failed: exit code 4"
+
+
+def test_it_waits_for_a_place_among_the_jobs_that_run(make_launcher, work):
+    bound = "import drfd.launcher.confinement.bounds as b; b._MOST_RUNNING = 1"
+    controller = make_launcher().serve(prelude=bound)
+    run(controller, work)
+    other = shell(UNTIL_GO, cwd=work, id=2)
+    controller.launch(other)
+    controller.take("launched", id=2)
+    controller.notify(shell("echo x >> told", cwd=work))
+    assert not (work / "told").exists()
+    go(work)
+    controller.take("exited", id=2)
+    assert controller.take("removed", id=1)["notice"] == "told"
 
 
 def test_nobody_but_the_job_s_user_is_told(controller, work):
@@ -86,7 +119,7 @@ def test_nobody_but_the_job_s_user_is_told(controller, work):
 
 
 def test_one_that_takes_too_long_is_stopped(make_launcher, work):
-    prelude = "import drfd.launcher.notices as n; n.NOTICE_S = 3.0"
+    prelude = "import drfd.launcher.runner.starter.plan as p; p.NOTICE_S = 3.0"
     controller = make_launcher().serve(prelude=prelude)
     run(controller, work)
     order = shell("echo $$ > pid; exec sleep 1000", cwd=work)
@@ -97,7 +130,7 @@ def test_one_that_takes_too_long_is_stopped(make_launcher, work):
 def test_one_that_is_stopped_before_it_has_begun_holds_nothing_up(make_launcher, work):
     """Its owner may do so as soon as it is the owner's: here while its program is being opened."""
     launcher = make_launcher()
-    launcher.start(prelude="import drfd.launcher.notices as n; n.NOTICE_S = 4.0")
+    launcher.start(prelude="import drfd.launcher.runner.starter.plan as p; p.NOTICE_S = 4.0")
     controller = launcher.connect()
     run(controller, work)
     program = work / "program"
@@ -124,36 +157,6 @@ def test_one_that_is_stopped_before_it_has_begun_holds_nothing_up(make_launcher,
         os.close(lease)
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-
-
-def test_one_users_commands_leave_room_for_anothers(monkeypatch):
-    """Those of one user took all the places, and others' jobs were not over meanwhile."""
-    at_work: set[tuple[int, int]] = set()
-
-    def ordered(number: int, uid: int) -> Assignment:
-        asked = order("true", cwd=Path("/"), id=number, uid=uid)
-        return Assignment(asked.order, payload_fd=-1)
-
-    def read(_: int, key: tuple[int, int]) -> Attempt:
-        owner = next(each.order.owner for each in wanted if each.order.id == key[0])
-        return Attempt(created=attempt_files.created_record(owner, "a boot", None))
-
-    monkeypatch.setattr(notices.attempt_files, "read", read)
-    monkeypatch.setattr(
-        notices.Notices, "_start", lambda self, assignment, *_: at_work.add(assignment.order.key)
-    )
-    known = SimpleNamespace(known=lambda order: (None, []))
-    desk = notices.Notices(Unconfined("a test"), -1, at_work, known, print, most=4)
-    wanted = [ordered(number, 1000) for number in range(1, 7)]
-    wanted += [ordered(number, 1001) for number in range(7, 10)]
-    for each in wanted:
-        key = desk.add(each)
-        if not desk.must_wait(key):
-            assert desk.start(key)
-    assert {number for number, _ in at_work} == {1, 2, 7, 8}
-    at_work.discard((1, 1))
-    assert not desk.must_wait((3, 1))
-    assert desk.must_wait((9, 1))
 
 
 # -- inside of a job: what is refused, and why --------------------------------------------

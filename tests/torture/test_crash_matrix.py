@@ -52,11 +52,6 @@ DECIDING = ("journal.before-commit", "journal.after-commit")
 ASKING = ("server.before-reply",)
 #: A process is moved into the job, and ends with it.
 INSIDE = ("exec.before-join", "exec.after-join")
-NOTIFYING = (
-    *("notice.before-fork", "notice.after-fork"),
-    *("launch.before-limits", "launch.before-devices"),
-    *("notifier.before-mark", "notifier.after-mark", "notifier.before-record"),
-)
 #: What is being done → the failpoints that are reached from its first act to the job's end.
 REACHED: dict[str, tuple[str, ...]] = {
     "submit": (*DECIDING, *ASKING, *ORDERING, *STARTING, *ENDING),
@@ -71,8 +66,8 @@ REACHED: dict[str, tuple[str, ...]] = {
     ),
     "clean": (
         *(*DECIDING, *ASKING, *ORDERING, *ENDING),
-        # The command's cgroup is made anew.
-        *(*NOTIFYING, *CLEANING),
+        # The command that notifies is launched as the job was.
+        *(*STARTING, *CLEANING),
     ),
     "reload": (*DECIDING, *ASKING, *ORDERING, *STARTING, *ENDING),
     "restart": (

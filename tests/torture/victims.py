@@ -161,7 +161,7 @@ class Victim(Instance):
                 with self._starting:
                     self._kill_everything()
                     self._boot_anew(is_emptied=victim == "power")
-        is_beside = point in failpoints.RUNNER + failpoints.NOTIFIER
+        is_beside = point in failpoints.RUNNER
         if is_beside and victim in ("controller", "launcher", "daemons"):
             # The next ones find an attempt that is half-way, and must not begin it anew.
             wait_for("its successor", self.has_come_back, show=self.tail)

@@ -52,7 +52,7 @@ _FOR_BOTH = [
     Cell("submit", "launch.before-cgroup", "launcher"),
     Cell("submit", "runner.after-launched-record", "machine"),
     Cell("run", "freeze.before-report", "launcher"),
-    Cell("clean", "notifier.after-mark", "itself"),
+    Cell("clean", "runner.before-exec", "itself"),
 ]
 SLICE = [
     *_FOR_BOTH,
@@ -65,13 +65,12 @@ SLICE = [
     Cell("stop", "signal.after-signal", "runner"),
     Cell("clean", "remove.before-kill", "itself"),
     Cell("clean", "remove.before-rmdir", "daemons"),
-    Cell("clean", "notice.before-fork", "launcher"),
+    Cell("clean", "launch.before-fork", "launcher"),
     Cell("reload", "engine.before-effect", "controller"),
     Cell("restart", "serve.before-adoption", "itself"),
     Cell("tell", "engine.some-untold", "controller"),
     Cell("inside", "exec.before-join", "itself"),
     Cell("inside", "exec.after-join", "launcher"),
-    Cell("never", "notifier.after-mark", "launcher"),
 ]
 _CELL = "tests/torture/test_crash_matrix.py::test_every_promise_holds_when"
 #: For alice, who has no cgroups, and for root.

@@ -23,7 +23,7 @@ _FDS_EACH = 3
 _FDS_SPARE = 64
 #: At most one in `_RUNNER_PART` of the possible processes may be a runner.
 _RUNNER_PART = 4
-_MOST_RUNNING, _MOST_NOTIFIERS = 20_000, 256
+_MOST_RUNNING = 20_000
 #: Attempts that the launcher may know (running or waiting for removal), per running attempt.
 _KNOWN_EACH = 4
 
@@ -44,8 +44,6 @@ class LauncherBounds:
 
     #: Attempts with a runner.
     running: int
-    #: Notification commands that run at the same time.
-    notifiers: int
     #: Attempts that have a file: running, or waiting for removal.
     known: int
 
@@ -64,8 +62,7 @@ def launcher_bounds(descriptors: int, limit: int) -> LauncherBounds:
     """Return the launcher's bounds, given its descriptors and the machine's process limit."""
     by_descriptors = (descriptors - _FDS_SPARE) // _FDS_EACH
     running = max(1, min(by_descriptors, limit // _RUNNER_PART, _MOST_RUNNING))
-    notifiers = max(1, min(running // 4, _MOST_NOTIFIERS))
-    return LauncherBounds(running=running, notifiers=notifiers, known=running * _KNOWN_EACH)
+    return LauncherBounds(running=running, known=running * _KNOWN_EACH)
 
 
 def read_launcher_bounds(mountinfo: str) -> LauncherBounds:

@@ -11,7 +11,7 @@ import errno
 import os
 
 from drfd.launcher.accounts import Denied, DirectoryFailed
-from drfd.launcher.attempt_files import Record
+from drfd.launcher.attempt_files import Attempt, Record
 from drfd.launcher.confinement.interface import LimitFailed
 from drfd.launcher.runner import identity, inheritance
 from drfd.launcher.runner.shortage import (
@@ -29,6 +29,7 @@ from drfd.launcher.runner.shortage import (
     machine_text,
     shortage_of,
 )
+from drfd.launcher.runner.starter import plan
 from drfd.launcher.system import private_tmp
 
 #: Largest length of the text of a failure, in characters.
@@ -75,6 +76,20 @@ def failure_of(record: Record, created: Record) -> Record:
     one of its attempt."""
     report = bytes.fromhex(record["report"])
     return of_root(report) if record["by_root"] else of_job(report, created)
+
+
+def notice_text(attempt: Attempt) -> str:
+    """Return what became of a notification, nothing of which runs any more."""
+    if attempt.launch_failed is not None:
+        return f"failed: {failure_of(attempt.launch_failed, attempt.created)['text']}"
+    if attempt.exited is None:
+        return "not known: it was cut short"
+    if "is_stopped" in attempt.exited:
+        return f"failed: it was stopped after {plan.NOTICE_S:.0f} s"
+    if attempt.exited["signal"] is not None:
+        return f"failed: killed by signal {attempt.exited['signal']}"
+    code = attempt.exited["exit_code"]
+    return "told" if code == 0 else f"failed: exit code {code}"
 
 
 def of_root(report: bytes) -> Record:

@@ -324,14 +324,10 @@ def test_jobs_leave_an_eighth_of_all_processes_to_the_system(limit, total, per_u
 
 
 def test_the_launcher_takes_what_its_descriptors_and_processes_allow():
-    assert launcher_bounds(1024, 32768) == LauncherBounds(running=320, notifiers=80, known=1280)
-    assert launcher_bounds(1 << 20, 32768) == LauncherBounds(
-        running=8192, notifiers=256, known=32768
-    )
-    assert launcher_bounds(1 << 20, 4 << 20) == LauncherBounds(
-        running=20_000, notifiers=256, known=80_000
-    )
-    assert launcher_bounds(10, 10) == LauncherBounds(running=1, notifiers=1, known=4)
+    assert launcher_bounds(1024, 32768) == LauncherBounds(running=320, known=1280)
+    assert launcher_bounds(1 << 20, 32768) == LauncherBounds(running=8192, known=32768)
+    assert launcher_bounds(1 << 20, 4 << 20) == LauncherBounds(running=20_000, known=80_000)
+    assert launcher_bounds(10, 10) == LauncherBounds(running=1, known=4)
 
 
 def test_the_limits_of_all_cgroups_around_count(tmp_path):

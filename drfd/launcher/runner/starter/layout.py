@@ -21,10 +21,9 @@ class Plan(NamedTuple):
     permitted: int
     #: The attempt, as its file is called.
     name: str
-    #: Whether it is not the job that is begun, but the command that notifies its owner; the
-    #: process with which that ends; and whether a job's start is told to its owner.
+    #: Whether it is not the job that is begun, but the command that notifies its owner; and whether
+    #: a job's start is told to its owner.
     notifies: bool
-    parent: int
     tells_start: bool
     leaves_keyring: bool
     joins_keyring: bool
@@ -35,11 +34,11 @@ class Plan(NamedTuple):
     #: Limits that the job inherits: number, soft and hard value of each.
     limits: list[int]
     timer_slack_ns: int
-    #: How long the start, the exec and the killing of the rest may take, and a notification in all.
+    #: How long the start, the exec, the killing of the rest may take, and all of it; 0 for ever.
     start_ms: int
     exec_ms: int
     sweep_ms: int
-    notice_ms: int
+    whole_ms: int
     #: See `Killing` in confinement/interface.py.
     pids_max: str
     freezer: str

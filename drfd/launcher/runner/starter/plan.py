@@ -23,9 +23,10 @@ from drfd.launcher.system.private_tmp import COVERED
 START_S = 120.0
 #: Seconds that exec of the program may take before the job counts as started in any case.
 EXEC_S = 1.0
-#: Seconds that a runner kills the job's remaining processes for; then the launcher goes on. And
-#: those of a notification.
-SWEEP_S, NOTICE_SWEEP_S = 10.0, 5.0
+#: Seconds that a runner kills the job's remaining processes for; then the launcher goes on.
+SWEEP_S = 10.0
+#: Seconds that a notification may take in all.
+NOTICE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,6 @@ class JobStart:
     confinement: Confinement
     #: Parent of the directories of the attempt's private temporary space; None if it has none.
     place: str | None
-    #: Seconds that the command that notifies the owner may take; None for the job itself.
-    notice_s: float | None = None
 
     @property
     def key(self) -> Key:
@@ -49,7 +48,7 @@ class JobStart:
 def plan_of(job: JobStart, settings: list[CgroupSetting], capabilities: int) -> Plan:
     """Return the plan of an attempt. `settings` are limits to be set first, and `capabilities`
     those of its runner, as bits. Raises LimitFailed."""
-    order, user, is_notice = job.assignment.order, job.user, job.notice_s is not None
+    order, user, is_notice = job.assignment.order, job.user, job.assignment.is_notice
     entrance = job.confinement.entrance(job.key, order.limits, order.uid)
     killing = job.confinement.killing(job.key)
     is_root = os.getuid() == 0
@@ -62,7 +61,6 @@ def plan_of(job: JobStart, settings: list[CgroupSetting], capabilities: int) -> 
         permitted=capabilities,
         name=attempt_files.file_name(job.key),
         notifies=is_notice,
-        parent=os.getpid() if is_notice else 0,
         tells_start=order.tells_start,
         leaves_keyring=is_root and has_keyrings,
         joins_keyring=has_keyrings,
@@ -72,10 +70,10 @@ def plan_of(job: JobStart, settings: list[CgroupSetting], capabilities: int) -> 
         most_output=order.output_max_bytes,
         limits=inheritance.policy(),
         timer_slack_ns=inheritance.TIMER_SLACK_NS,
-        start_ms=_ms(START_S),
+        start_ms=_ms(NOTICE_S if is_notice else START_S),
         exec_ms=_ms(EXEC_S),
-        sweep_ms=_ms(NOTICE_SWEEP_S if is_notice else SWEEP_S),
-        notice_ms=_ms(job.notice_s or 0.0),
+        sweep_ms=_ms(SWEEP_S),
+        whole_ms=_ms(NOTICE_S * is_notice),
         pids_max=killing.pids_max,
         freezer=killing.freezer,
         oom_control=killing.oom_control,

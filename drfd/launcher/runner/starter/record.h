@@ -195,7 +195,7 @@ _Noreturn static void record_failure(const char *report, size_t length, int by_r
 		quit(FAILED);
 	if (length > MOST_REPORT)
 		length = MOST_REPORT;
-	end = append_kind(line, ours->notifies ? "notified" : "launch_failed");
+	end = append_kind(line, "launch_failed");
 	end = append_name(append_field(end, "by_root", by_root), "report");
 	*end++ = '"';
 	for (size_t i = 0; i < length; i++)

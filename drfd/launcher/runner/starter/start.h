@@ -240,15 +240,14 @@ static void tell_start(const struct plan *plan, int payload)
  * is waited for afterwards. */
 struct start {
 	const struct plan *plan;
-	int is_notice, sends, entry, report, go;
+	int sends, entry, report, go;
 	long ticks;
 	struct wait wait;
 };
 
 static struct start fork_attempt(const struct plan *plan, int payload)
 {
-	int is_notice = (int)plan->notifies, sends = plan->sends_outputs && !is_notice;
-	int entry[2], report[2], go[2], is_outside;
+	int sends = (int)plan->sends_outputs, entry[2], report[2], go[2], is_outside;
 	unsigned long begun = now_ms();
 	long pid;
 
@@ -264,8 +263,8 @@ static struct start fork_attempt(const struct plan *plan, int payload)
 	call(close, entry[1]), call(close, report[1]), call(close, go[0]);
 	/* Opened while that process prepares itself. */
 	return (struct start){
-		plan, is_notice, sends, entry[0], report[0], go[1], -1,
-		open_wait(plan, pid, is_notice ? begun + plan->notice_ms : 0),
+		plan, sends, entry[0], report[0], go[1], -1,
+		open_wait(plan, pid, plan->whole_ms ? begun + plan->whole_ms : 0),
 	};
 }
 
@@ -277,11 +276,8 @@ static char await_ready(struct start *start)
 	int given[MOST_OUTPUTS], count = 0;
 	char said = '\0';
 
-	if (!is_readable(start->report, start->is_notice ? plan->notice_ms : plan->start_ms)) {
-		if (start->is_notice)
-			await_end(&start->wait);
+	if (!is_readable(start->report, plan->start_ms))
 		give_up(plan, start->wait.pid);
-	}
 	if (start->sends)
 		count = receive(start->report, &said, given, MOST_OUTPUTS);
 	else
@@ -296,26 +292,24 @@ static void release(const struct start *start)
 {
 	char line[MOST_RECORD];
 
-	if (!start->is_notice) {
-		reach("runner.before-launched-record");
-		must(write_record(line, append_process(append_kind(line, "launched"), start->wait.pid,
-						       start->ticks)), "setting", "");
-		has_released = 1;
-		reach("runner.after-launched-record");
-	}
+	reach("runner.before-launched-record");
+	must(write_record(line, append_process(append_kind(line, "launched"), start->wait.pid,
+					       start->ticks)), "setting", "");
+	has_released = 1;
+	reach("runner.after-launched-record");
 	call(write, start->go, "+", 1), call(close, start->go);
 }
 
 /* Wait for the exec, which closes the pipe of reports. Returns NUL then, else the first byte of a report. */
 static char await_exec(struct start *start, int launched_fd)
 {
-	unsigned long left = start->is_notice ? left_ms(start->wait.deadline_ms) : start->plan->exec_ms;
+	unsigned long until = start->wait.deadline_ms;
 	char said = '\0';
 
-	if (!is_readable(start->report, left)) {
+	if (!is_readable(start->report, until ? left_ms(until) : start->plan->exec_ms)) {
 		/* The program is on a mount that hangs, or its user delays it. The job counts as launched,
 		 * as is on record, and so does its time limit. */
-		if (start->is_notice)
+		if (until)
 			await_end(&start->wait);
 		report_launched(start->plan, launched_fd);
 	}
@@ -356,18 +350,15 @@ _Noreturn static void run_attempt(const struct plan *plan, int launched_fd, int 
 	 * it, with rights. */
 	if (!plan->tells_start)
 		drop_rest(plan), start.wait.has_dropped = 1;
-	if (!start.is_notice)
-		reach("runner.before-exec");
+	reach("runner.before-exec");
 	said = await_exec(&start, launched_fd);
 	if (said != '\0')
 		fail_start(&start, said);
 	call(close, start.report), call(close, start.entry);
-	if (!start.is_notice) {
-		reach("runner.after-exec");
-		report_launched(plan, launched_fd);
-		if (plan->tells_start)
-			tell_start(plan, payload);
-	}
+	reach("runner.after-exec");
+	report_launched(plan, launched_fd);
+	if (plan->tells_start)
+		tell_start(plan, payload);
 	call(close, payload), call(close, launched_fd);
 	await_end(&start.wait);
 }

@@ -183,34 +183,16 @@ static void prepare(const struct plan *plan, const int *fds)
 
 		must(call(keyctl, KEYCTL_SETPERM, key, KEYRING_RIGHTS), "keyring", "");
 	}
-	if (plan->parent) {
-		/* The next launcher would not know this process: without a record it would notify again,
-		 * and with one it would remove the job's cgroup. */
-		must(call(prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0), "setting", "");
-		if ((unsigned long)call(getppid) != plan->parent)
-			quit(FAILED);
-	}
 }
 
-/* The first record: the next launcher can find this runner by it, and notifies nobody twice. */
-static void announce(const struct plan *plan)
+/* The first record: the next launcher can find this runner by it. */
+static void announce(void)
 {
 	char line[MOST_RECORD];
+	char *end = append_process(append_kind(line, "runner"), call(getpid), own_start());
 
-	if (!plan->notifies) {
-		char *end = append_process(append_kind(line, "runner"), call(getpid), own_start());
-
-		must(write_record(line, end), "setting", "");
-		reach("runner.before-child");
-		return;
-	}
-	reach("notifier.before-mark");
-	must(write_record(line, append_time(append_kind(line, "notifying"), "at_s", CLOCK_REALTIME)),
-	     "setting", "");
-	if (!*plan->pids_max)
-		/* Without a cgroup only this process can kill what the command leaves behind. */
-		must(call(prctl, PR_SET_PDEATHSIG, 0, 0, 0, 0), "setting", "");
-	reach("notifier.after-mark");
+	must(write_record(line, end), "setting", "");
+	reach("runner.before-child");
 }
 
 _Noreturn static void begin(int count, char **argv)
@@ -235,11 +217,8 @@ _Noreturn static void begin(int count, char **argv)
 	plan = read_plan(fds[2]);
 	if (strlen(plan.name) > MOST_NAME)
 		fail("plan", 0, "");
-	if (!plan.parent)
-		announce(&plan);
+	announce();
 	prepare(&plan, fds);
-	if (plan.parent)
-		announce(&plan);
 	run_attempt(&plan, fds[1], fds[3]);
 }
 

@@ -282,7 +282,7 @@ static char *append_end(char *end, const struct wait *wait)
 /* Wait until the job's first process is over, kill what is left, and record the end. */
 _Noreturn static void await_end(struct wait *wait)
 {
-	int is_notice = (int)wait->plan->notifies, has_more;
+	int has_more;
 	char line[MOST_RECORD], *end;
 
 	if (!wait->has_dropped)
@@ -298,14 +298,13 @@ _Noreturn static void await_end(struct wait *wait)
 			kill_job(wait);
 		sleep_until_change(wait);
 	}
-	end = append_kind(line, is_notice ? "notified" : "exited");
+	end = append_kind(line, "exited");
 	end = append_time(end, "at_s", CLOCK_REALTIME);
 	end = append_time(end, "mono_s", CLOCK_MONOTONIC);
 	sweep(wait);
 	end = append_end(end, wait);
-	reach(is_notice ? "notifier.before-record" : "runner.before-end-record");
+	reach("runner.before-end-record");
 	record_end(line, end);
-	if (!is_notice)
-		reach("runner.after-end-record");
+	reach("runner.after-end-record");
 	quit(0);
 }
