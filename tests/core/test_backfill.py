@@ -32,7 +32,17 @@ from core.oracle import (
     slow_pass,
     within,
 )
-from core.worlds import LEAVES, all_reserved, fair_share, fits_now, plan, queues_of, reserved, trees
+from core.worlds import (
+    LEAVES,
+    all_reserved,
+    fair_share,
+    fits_now,
+    guard_of,
+    plan,
+    queues_of,
+    reserved,
+    trees,
+)
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.fairness.share_tree import FairShare
 from drfd.core.model.job import ROOT
@@ -327,7 +337,7 @@ def test_each_pass_is_what_the_slow_pass_says(stream):
             )
             for each in all_reserved(done)
         ]  # fmt: skip
-        assert done.starvation_guard in (None, slow.starvation_guard)
+        assert guard_of(done) in (None, slow.starvation_guard)
         debts, before_s = slow.debts(), machine.now_s
         assert debts == {
             leaf: Debt(each.owed // 1000, each.idle, each.entitled)
@@ -463,7 +473,7 @@ def test_after_each_pass_nothing_waits_that_the_reservation_allows(stream):
             if not fits_now(state, job_id):
                 continue
             head = state.jobs(ask.leaf)[0]
-            if head == done.starvation_guard:
+            if head == guard_of(done):
                 waited_s = machine.now_s - state.waiting[head].since_s
                 assert waited_s > stream.patience.drain_after_s
                 assert state.obstacles(head, beside=False)
@@ -734,7 +744,7 @@ def assert_nothing_idles(kind: Kind, stream: Stream) -> None:
         assert machine.free == done.free
         for job_id in machine.waiting:
             others = [each for each in done.reservations if each.job_id != job_id]
-            guard = done.starvation_guard
+            guard = guard_of(done)
             if guard is not None and machine.asks[guard].leaf == machine.asks[job_id].leaf:
                 assert not kind.has_place(machine, guard, ())
             else:

@@ -17,7 +17,7 @@ from drfd.core.decisions import stimuli as st
 from drfd.core.explain.forecast import smaller_demand
 from drfd.core.explain.reasons import explain_wait
 from drfd.core.explain.waits import (
-    BehindInFifo,
+    BehindInOrder,
     ClosedNode,
     Draining,
     ExternalUse,
@@ -224,7 +224,7 @@ def test_nobody_waits_behind_a_job_of_a_closed_node(policy):
     for each in (others[1], last):
         found = why(bench, each)
         assert found is not None and not isinstance(found, NodesAway)
-        if isinstance(found, BehindInFifo):
+        if isinstance(found, BehindInOrder):
             assert found.job == str(others[1])
     bench.check()
 

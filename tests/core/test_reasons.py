@@ -14,7 +14,7 @@ from drfd.core.explain.reasons import explain_wait, unknown_start
 from drfd.core.explain.waits import (
     ArrayLimit,
     AwaitedJob,
-    BehindInFifo,
+    BehindInOrder,
     BeyondLimit,
     BeyondMachine,
     ClosedNode,
@@ -340,7 +340,7 @@ def test_first_come_first_served_names_who_is_waited_for():
     bench.submit(of(ALICE, 1))
     bench.submit(of(CAROL, 6))
     assert why(bench, 2) == too_little("cores", 8000, 5000, holder("1", "bob", 4000, 3700))
-    assert why(bench, 3) == why(bench, 4) == BehindInFifo("2", "alice")
+    assert why(bench, 3) == why(bench, 4) == BehindInOrder("2", "alice", "fifo")
     assert why(bench, 5) == too_little("cores", 6000, 5000, holder("1", "bob", 4000, 3700))
 
 
@@ -352,7 +352,7 @@ def test_first_come_first_served_says_so_where_a_limit_holds_up_ones_own_jobs():
     bench.submit(of(ALICE, 1))
     found = why(bench, 2)
     assert found is not None and found.code == "LIMIT"
-    assert why(bench, 3) == BehindInFifo("2", "alice")
+    assert why(bench, 3) == BehindInOrder("2", "alice", "fifo")
 
 
 def test_nobody_is_said_to_wait_for_a_job_that_the_machine_cannot_run_any_more():
@@ -696,7 +696,7 @@ SENTENCES: list[tuple[Wait, str]] = [
      "one"),
     # Other policies.
     (SlotsTaken(2), "all 2 slots are taken (policy slots)"),
-    (BehindInFifo("2", "alice"),
+    (BehindInOrder("2", "alice", "fifo"),
      "job 2 (alice) comes first and waits itself; with the policy fifo nobody passes it"),
 ]  # fmt: skip
 
@@ -761,7 +761,7 @@ COLUMNS: list[tuple[Wait, Columns]] = [
     (replace(KEPT, user=None), Columns("start of 2", "reservation", until_s=3600)),
     (MayNotPass("4", own_start_s=60), Columns("start of 4", "starvation guard")),
     (SlotsTaken(2), Columns("a slot", "2 slots taken")),
-    (BehindInFifo("2", "alice"), Columns("start of 2", "job 2 (alice)")),
+    (BehindInOrder("2", "alice", "fifo"), Columns("start of 2", "job 2 (alice)")),
 ]  # fmt: skip
 
 

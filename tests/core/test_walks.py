@@ -25,7 +25,7 @@ import pytest
 from msgspec import structs
 
 from core.oracle import Vector, line, within
-from core.worlds import all_reserved, lines_counted, reserved
+from core.worlds import all_reserved, guard_of, lines_counted, reserved
 from drfd.common.errors import Refused
 from drfd.common.indices import Span, count_of
 from drfd.core.decisions import stimuli as st
@@ -635,7 +635,7 @@ class Watch:
             if sum(each.memory_bytes for each in held) > limit["memory"]:
                 return False
         kept, head = reserved(done), self.heads[job.spec.leaf]
-        if head.id == done.starvation_guard:
+        if head.id == guard_of(done):
             self.closed.add(head.id)
             late = self.waited_s(head) > reserving.drain_after_s and not self.fits(head)
             return not (late and reserving.reserves)

@@ -210,6 +210,11 @@ def fits_now(state: Pass, job_id: int) -> bool:
     return within(ask.demand, state.free) and state.within_limits(ask.leaf, ask.demand)
 
 
+def guard_of(done: Plan) -> int | None:
+    """The job that no later one of its leaf may pass."""
+    return next(iter(done.unpassed.values()), None)
+
+
 def reserved(last: Plan | None) -> Reservation | None:
     """What a pass of depth 1 keeps for a big job on the machine."""
     return next((each for each in all_reserved(last) if each.within == "root"), None)

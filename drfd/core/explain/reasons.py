@@ -1,8 +1,8 @@
 """Why a job waits: the first gate that is closed for it, in view of the last pass.
 
-A gate here is a function that returns the reason (`core.explain.waits`), or None. Where a pass asks
-the same question, it calls the same function: of a limit (`ShareTree.reached_limit`), a reservation
-(`Backfill.delayed_reservation`) or a window (`blocking`).
+A gate here is a function that returns the reason (`core.explain.waits`), or None. What a pass
+decides is read from its plan (`Plan.closed_gate`) and put into words; what keeps a job out of the
+queues, or stops all starts, is read from the ledger.
 """
 
 from __future__ import annotations
@@ -23,7 +23,14 @@ from drfd.core.model import events as ev
 from drfd.core.model.hours import blocking, first_start_s, length_s
 from drfd.core.model.job import Job, JobState, RequiredOutcome
 from drfd.core.model.machine import Room, Vector, fits, lacking_of, minus, plus, short_axes
-from drfd.core.scheduling.backfill import Reservation
+from drfd.core.scheduling.backfill import (
+    AtLimit,
+    Delays,
+    MayNotPass,
+    NoRoom,
+    NoSlot,
+    Reservation,
+)
 from drfd.core.scheduling.policies import Plan
 from drfd.core.scheduling.release_times import Certainty
 
@@ -239,11 +246,7 @@ def count_limit(case: Case) -> Wait | None:
     return waits.GroupLimit(user, of, at_once, running)
 
 
-def path_limit(case: Case) -> Wait | None:
-    return None if case.short else _path_limit(case, case.share_tree)
-
-
-def _path_limit(case: Case, tree: ShareTree) -> waits.PathLimit | None:
+def path_limit(case: Case, tree: ShareTree) -> waits.PathLimit | None:
     """Return the limit of the leaf, or of a pool above it, that is reached in the tree."""
     path, demand = tree.reached_limit(case.leaf, case.demand), case.demand
     if path is None:
@@ -256,80 +259,53 @@ def _path_limit(case: Case, tree: ShareTree) -> waits.PathLimit | None:
     return waits.PathLimit(path, name, most[axis], held, demand[axis], until_s, *who)
 
 
-# -- other policies --------------------------------------------------------------------------------
+# -- the gates of the pass -------------------------------------------------------------------------
 
 
-def slots_taken(case: Case) -> Wait | None:
-    count = case.rules.slot_count if case.rules.policy == "slots" else None
-    is_full = count is not None and sum(case.ledger.slots_taken().values()) >= count
-    return waits.SlotsTaken(count) if is_full and count is not None else None
-
-
-def behind_in_fifo(case: Case) -> Wait | None:
-    ledger, rules = case.ledger, case.rules
-    if rules.policy != "fifo":
-        return None
-    ahead = _first_of(case.leaf, ledger, rules)
-    if ahead == case.job.id:
-        if case.short:
-            return None
-        heads = [_first_of(leaf, ledger, rules) for leaf in case.plan.order]
-        blocked = (
-            head
-            for head in heads
-            if head is not None and short_axes(ledger.demand(ledger.job(head)), case.plan.free)
-        )
-        ahead = next(blocked, None)
-    if ahead is None:
-        return None
-    other = ledger.job(ahead)
-    return waits.BehindInFifo(other.label, other.spec.user)
-
-
-def _first_of(leaf: str, ledger: Ledger, rules: Rules) -> int | None:
-    """Return the first waiting job of the leaf that fits the machine and its limits, or None."""
-    lines = ledger.queues.get(leaf, {})
-    most = rules.shares.most(leaf)
-    able = (
-        line.first
-        for demand, line in lines.items()
-        if fits(demand, most) and not _closed_nodes(demand, ledger, rules)
-    )
-    _, job_id = min(able, default=(0, None))
-    return job_id
-
-
-# -- what the last pass has left -------------------------------------------------------------------
-
-
-def reservation(case: Case) -> Wait | None:
-    """Return the reservation that the job, or an earlier one of its leaf, would delay, or the
-    earlier job that it may not pass."""
-    job, demand, ledger, plan = case.job, case.demand, case.ledger, case.plan
-    if case.short:
-        return None
-    own_start_s = _known_start_s(plan, plan.reservation_of(job.id))
-    lines = ledger.queues[case.leaf]
-    for job_id in (job.id, lines[demand].first[1]):
-        hurt = plan.delayed_reservation(demand, job_id, case.leaf, case.share_tree)
-        if hurt is not None:
-            reserved = ledger.find(hurt.job_id)
-            needs = zip(case.rules.axes.names, hurt.demand, strict=True)
-            return waits.KeptFor(
-                str(hurt.job_id) if reserved is None else reserved.label,
-                None if reserved is None else reserved.spec.user,
-                tuple([(axis, amount) for axis, amount in needs if amount]),
-                _known_start_s(plan, hurt),
-                hurt.is_drain,
-                None if job_id == job.id else ledger.job(job_id).label,
-                own_start_s,
-            )
-    most = case.rules.shares.most(case.leaf)
-    able = (line.first for asks, line in lines.items() if fits(asks, most))
-    _, first = min(able, default=(0, job.id))
-    if first == plan.starvation_guard and first != job.id:
-        return waits.MayNotPass(ledger.job(first).label, own_start_s)
+def closed_in_pass(case: Case) -> Wait | None:
+    """Return the gate that the pass has left closed for the job, or for an earlier one of its
+    leaf with the same demand."""
+    job, plan, tree = case.job, case.plan, case.share_tree
+    for job_id in (job.id, case.ledger.queues[case.leaf][case.demand].first[1]):
+        match plan.closed_gate(case.demand, job_id, case.leaf, tree):
+            case NoSlot():
+                return waits.SlotsTaken(case.rules.slot_count or 0)
+            case NoRoom():
+                return external_use(case) or too_little(case)
+            case AtLimit():
+                return path_limit(case, tree)
+            case Delays(delayed):
+                return _kept_for(case, delayed, job_id)
+            case MayNotPass(first):
+                return _behind(case, first)
     return None
+
+
+def _kept_for(case: Case, delayed: Reservation, job_id: int) -> Wait:
+    """Return the reservation that one of these jobs would delay, the waiting one or an earlier."""
+    job, ledger = case.job, case.ledger
+    reserved = ledger.find(delayed.job_id)
+    needs = zip(case.rules.axes.names, delayed.demand, strict=True)
+    return waits.KeptFor(
+        str(delayed.job_id) if reserved is None else reserved.label,
+        None if reserved is None else reserved.spec.user,
+        tuple([(axis, amount) for axis, amount in needs if amount]),
+        _known_start_s(case.plan, delayed),
+        delayed.is_drain,
+        None if job_id == job.id else ledger.job(job_id).label,
+        _known_start_s(case.plan, case.plan.reservation_of(job.id)),
+    )
+
+
+def _behind(case: Case, job_id: int) -> Wait | None:
+    first = case.ledger.find(job_id)
+    if first is None:
+        # It has gone since the pass.
+        return None
+    if case.rules.policy == "drf":
+        own = case.plan.reservation_of(case.job.id)
+        return waits.MayNotPass(first.label, _known_start_s(case.plan, own))
+    return waits.BehindInOrder(first.label, first.spec.user, case.rules.policy)
 
 
 def _known_start_s(plan: Plan, reservation: Reservation | None) -> float | None:
@@ -348,7 +324,7 @@ def external_use(case: Case) -> Wait | None:
     """Return the use by processes outside drfd, if the job would fit in what is kept for them."""
     demand, plan, rules, ledger = case.demand, case.plan, case.rules, case.ledger
     load = plan.external
-    if load is None or not case.short:
+    if load is None:
         return None
     free = plus(plan.free, load.kept_by_node(ledger))
     if not fits(demand, free.reopened(ledger.allocated) if isinstance(free, Room) else free):
@@ -377,9 +353,7 @@ def external_use(case: Case) -> Wait | None:
     return waits.ExternalUse(shortage, used, kept, instances, users=tuple(users[:_TOLD_USERS]))
 
 
-def too_little(case: Case) -> Wait | None:
-    if not case.short:
-        return None
+def too_little(case: Case) -> Wait:
     key = case.leaf, case.demand, case.ledger.allocations.version
     found = case.cached(key, lambda: _too_little(case))
     if not isinstance(found, waits.TooLittleFree):
@@ -398,7 +372,7 @@ def _too_little(case: Case) -> Wait:
     blame = holders.find_holders(case)
     tree = holders.after(case, blame)
     # It would wait for this even if these jobs gave back what they hold.
-    found: Wait | None = _path_limit(case, tree)
+    found: Wait | None = path_limit(case, tree)
     if found is None and case.rules.policy == "drf":
         found = holders.served_first(case, blame, tree)
     return found or waits.TooLittleFree(blame.shortfalls)
@@ -411,10 +385,7 @@ BEFORE_PASS = (
     *(drained, launcher_away, machine_short, unknown_node, beyond_machine, nodes_closed),
     *(beyond_limit, window, count_limit),
 )
-GATES = (
-    *BEFORE_PASS,
-    *(slots_taken, behind_in_fifo, path_limit, reservation, external_use, too_little),
-)
+GATES = (*BEFORE_PASS, closed_in_pass)
 
 
 # -- why nobody knows when a job starts ------------------------------------------------------------

@@ -816,15 +816,17 @@ class SlotsTaken(Wait, frozen=True):
     count: int
 
 
-class BehindInFifo(Wait, frozen=True):
+class BehindInOrder(Wait, frozen=True):
     code = "RESERVATION"
     says = (
-        "job {0.job} ({0.user}) comes first and waits itself; with the policy fifo nobody passes it"
+        "job {0.job} ({0.user}) comes first and waits itself; with the policy {0.policy} nobody "
+        "passes it"
     )
     waits_for, blocked_by = "start of {0.job}", "job {0.job} ({0.user})"
     ahead = "{0.job}"
     job: str
     user: str
+    policy: str
 
 
 # -- parts of sentences ----------------------------------------------------------------------------

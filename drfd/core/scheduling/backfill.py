@@ -434,9 +434,42 @@ def make_pass_context(
     )
 
 
+# -- the gates -------------------------------------------------------------------------------------
+
+
+class NoSlot(NamedTuple):
+    """As many jobs run as the policy lets run at once."""
+
+
+class NoRoom(NamedTuple):
+    """Too little is free."""
+
+
+class AtLimit(NamedTuple):
+    """A node may not hold as much more."""
+
+    path: str
+
+
+class Delays(NamedTuple):
+    """The job would delay a reservation."""
+
+    reservation: Reservation
+
+
+class MayNotPass(NamedTuple):
+    """Another job comes first, and waits itself."""
+
+    job_id: int
+
+
+#: A gate that is closed for a job, with its facts.
+Closed = NoSlot | NoRoom | AtLimit | Delays | MayNotPass
+
+
 @dataclass
 class Backfill:
-    """What is free and what is reserved while a pass runs."""
+    """What is free and what is reserved while a pass runs, and which gates that closes."""
 
     pass_context: PassContext
     #: What nodes hold now, and their limits.
@@ -447,6 +480,29 @@ class Backfill:
     reservations: list[Reservation] = field(default_factory=list)
     #: The jobs that the pass has admitted with what they hold, in order.
     admitted: dict[int, Vector] = field(default_factory=dict)
+    #: Nodes → the job that no other one below the node may pass.
+    unpassed: dict[str, int] = field(default_factory=dict)
+    #: The number of jobs that may still start, if that is limited.
+    slots_left: int | None = None
+
+    def closed_gate(self, demand: Vector, job_id: int, leaf: str) -> Closed | None:
+        """Return the gate that keeps a job of the queues from starting now, the first of those that
+        are closed, or None: then it may start. Resources only shrink while a pass runs, so a gate
+        that it found closed is closed at its end too."""
+        if self.slots_left == 0:
+            return NoSlot()
+        if not fits(demand, self.free):
+            return NoRoom()
+        path = self.share_tree.reached_limit(leaf, demand)
+        if path is not None:
+            return AtLimit(path)
+        delayed = self.delayed_reservation(demand, job_id, leaf)
+        if delayed is not None:
+            return Delays(delayed)
+        for path in (ROOT, *path_up(leaf)) if self.unpassed else ():
+            if self.unpassed.get(path, job_id) != job_id:
+                return MayNotPass(self.unpassed[path])
+        return None
 
     def may_renew(self, before: Reservation) -> bool:
         return before.is_forced or self.may_add(before.within)
@@ -485,9 +541,6 @@ class Backfill:
             until_s for until_s in (inf, *starts) if _delayed(there, demand, until_s, free) is None
         )
         return next(allowed, None)
-
-    def allows(self, demand: Vector, job_id: int, leaf: str) -> bool:
-        return self.delayed_reservation(demand, job_id, leaf) is None
 
     def delayed_reservation(self, demand: Vector, job_id: int, leaf: str) -> Reservation | None:
         """Return the first reservation that the job would delay if it started now, or None."""
@@ -531,6 +584,8 @@ class Backfill:
             held = place(demand, left_by(there, self.pass_context.end_s(job_id), self.free))
         self.admitted[job_id] = held = held or placed(demand, self.free)
         self.free = minus(self.free, held)
+        if self.slots_left is not None:
+            self.slots_left -= 1
         if self.reservations:
             end_s, nodes = self.pass_context.end_s(job_id), (ROOT, *path_up(leaf))
             self.reservations = [taken(each, held, end_s, nodes) for each in self.reservations]

@@ -47,7 +47,14 @@ from drfd.core.ledger.queue import Entry
 from drfd.core.model.events import StartReason
 from drfd.core.model.job import ROOT, Postponed
 from drfd.core.model.machine import Room, Vector, fits, minus, placed, plus
-from drfd.core.scheduling.backfill import UNTIMED, Backfill, PassContext, Reservation
+from drfd.core.scheduling.backfill import (
+    UNTIMED,
+    Backfill,
+    Closed,
+    NoRoom,
+    PassContext,
+    Reservation,
+)
 from drfd.core.scheduling.debts import Debt, settled
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.release_times import Certainty
@@ -99,8 +106,9 @@ class Plan:
     reservations: tuple[Reservation, ...] = ()
     #: The debts of leaves whose reservations keep or have kept anything idle.
     debts: Mapping[str, Debt] = field(default_factory=dict, compare=False)
-    #: The job that no later one of its leaf may pass.
-    starvation_guard: int | None = None
+    #: See `Backfill`.
+    unpassed: Mapping[str, int] = field(default_factory=dict)
+    slots_left: int | None = None
     #: The shortage because of which launches pause, and nothing was decided.
     pause: Postponed | None = None
     pass_context: PassContext | None = field(default=None, compare=False)
@@ -141,15 +149,19 @@ class Plan:
             return Certainty.ESTIMATED
         return self.cached(("certainty", reservation.job_id), lambda: context.certainty(start_s))
 
-    def delayed_reservation(
+    def closed_gate(
         self, demand: Vector, job_id: int, leaf: str, share_tree: ShareTree
-    ) -> Reservation | None:
-        """Return the reservation that the job would delay in the resources left, or None. The tree
-        has its leaf, which may be newer than the pass."""
-        if self.pass_context is None:
-            return None
-        backfill = Backfill(self.pass_context, share_tree, self.free, list(self.reservations))
-        return backfill.delayed_reservation(demand, job_id, leaf)
+    ) -> Closed | None:
+        """Return the gate that the pass has left closed for a job, or None. The tree has its leaf,
+        which may be newer than the pass."""
+        return Backfill(
+            self.pass_context or UNTIMED,
+            share_tree,
+            self.free,
+            list(self.reservations),
+            unpassed=dict(self.unpassed),
+            slots_left=self.slots_left,
+        ).closed_gate(demand, job_id, leaf)
 
 
 #: A policy changes no table, and gives out no more of a resource than is free.
@@ -261,7 +273,7 @@ class _Pass:
                     or context.now_s + index.length_s(leaf, demand, context) <= until_s
                 )
                 and self._until_s(leaf, demand, promise_only) is not None
-                and self.backfill.allows(demand, entry[1], leaf)
+                and self.backfill.closed_gate(demand, entry[1], leaf) is None
             ):
                 return entry, demand
         return None
@@ -293,9 +305,7 @@ class _Pass:
             if (
                 entry is not None
                 and job_id not in backfill.admitted
-                and fits(demand, backfill.free)
-                and self.share_tree.is_within_limits(leaf, demand)
-                and backfill.allows(demand, job_id, leaf)
+                and backfill.closed_gate(demand, job_id, leaf) is None
             ):
                 self.start(leaf, (entry, demand))
 
@@ -311,6 +321,8 @@ class _Pass:
             reservations=tuple(self.backfill.reservations),
             pass_context=self.pass_context,
             share_tree=self.share_tree,
+            unpassed=self.backfill.unpassed,
+            slots_left=self.backfill.slots_left,
             **{"is_cut": self.is_cut} | more,
         )
 
@@ -326,7 +338,6 @@ def drf(pass_input: PassInput) -> Plan:
     drf_pass.charge_idle()
     return drf_pass.plan(
         is_cut=drf_pass.is_cut or drf_pass.has_later_reservation,
-        starvation_guard=drf_pass.starvation_guard,
         debts=drf_pass.debts,
         next_pass_s=drf_pass.next_pass_s(),
     )
@@ -335,8 +346,8 @@ def drf(pass_input: PassInput) -> Plan:
 class _DrfPass(_Pass):
     def __init__(self, pass_input: PassInput, make_rank: MakeRank) -> None:
         super().__init__(pass_input, make_rank)
-        #: The first job, waiting longest, that no later job of its leaf may pass, and the node that
-        #: keeps it back.
+        #: The job that no later one of its leaf may pass until something is reserved for it at the
+        #: node that keeps it back: of such jobs the one that has waited longest.
         self._guard: tuple[int, str] | None = None
         #: Demands that would not fit behind the reservations even after the end of all running
         #: jobs: of one leaf if it has limits.
@@ -348,15 +359,6 @@ class _DrfPass(_Pass):
         #: The leaves that get no further reservation.
         self._indebted = frozenset(
             [leaf for leaf in self.debts if self.debts[leaf].beyond(context.reserving.allowance_s)]
-        )
-
-    @property
-    def starvation_guard(self) -> int | None:
-        """Return the job's id, or None if no job has waited too long or it has a reservation."""
-        return (
-            None
-            if self._guard is None or self.backfill.is_reserved(*self._guard)
-            else self._guard[0]
         )
 
     def _scope(self, leaf: str) -> str:
@@ -406,6 +408,9 @@ class _DrfPass(_Pass):
             # The drain may wait for memory of suspended jobs, and would keep them from going on.
             self.resume_suspended()
         self._guard = self._find_guard()
+        if self._guard is not None:
+            job_id = self._guard[0]
+            self.backfill.unpassed[self.pass_context.leaf(job_id)] = job_id
 
     def serve(self, *, promise_only: bool) -> None:
         """Run one phase: phase 0 of docs/fairness.md, by promises alone, or phase 1."""
@@ -436,9 +441,7 @@ class _DrfPass(_Pass):
                 late.remove(leaf)
                 if self._reserve_if_late(leaf, limited):
                     self.renew_startable()
-            head = None
-            if self.wait_index.first[leaf][0][1] != self.starvation_guard:
-                head = self.first_start(leaf, begins.get(leaf), promise_only=promise_only)
+            head = self.first_start(leaf, begins.get(leaf), promise_only=promise_only)
             if head is None:
                 turns.drop(leaf)
                 finished.add(leaf)
@@ -639,6 +642,8 @@ class _DrfPass(_Pass):
             self._hopeless.add((within, self._scope(leaf), demand))
             return False
         self._has_moved_reservation |= len(self.backfill.reservations) == count
+        if self._guard is not None and self.backfill.is_reserved(*self._guard):
+            self.backfill.unpassed.clear()
         self._deadlines.clear()
         return True
 
@@ -687,8 +692,8 @@ def slots(pass_input: PassInput) -> Plan:
         )
 
     baseline = _BaselinePass(pass_input, by_count)
-    baseline.count = count
-    baseline.serve(max_starts=left)
+    baseline.count, baseline.backfill.slots_left = count, max(0, left)
+    baseline.serve()
     return baseline.plan()
 
 
@@ -708,25 +713,26 @@ class _BaselinePass(_Pass):
         self.count.update(path_up(leaf))
         return super().start(leaf, head)
 
-    def serve(
-        self, *, is_strict: bool = False, max_starts: int | None = None
-    ) -> tuple[str, Head] | None:
-        """Start jobs, at most `max_starts`. A leaf in which no job fits is passed over; if the
-        policy is strict, only the first job of each leaf is considered, and the leaf and job are
-        returned that do not fit, which nobody may pass."""
-        turns = self.wait_index.turns()
+    def serve(self, *, is_strict: bool = False) -> tuple[str, Head] | None:
+        """Start jobs. A leaf in which no job fits is passed over; if the policy is strict, only the
+        first job of each leaf is considered, and the leaf and job are returned that do not fit,
+        which nobody may pass."""
+        turns, backfill = self.wait_index.turns(), self.backfill
         while (
             not self.is_cut
             and (is_strict or self.has_startable)
-            and (max_starts is None or len(self.backfill.admitted) < max_starts)
             and (leaf := turns.first()) is not None
         ):
             head = self.wait_index.leads(leaf) if is_strict else self.first_start(leaf)
             if head is None or not fits(head[1], self.wait_index.shares.most(leaf)):
                 turns.drop(leaf)
-            elif not fits(head[1], self.backfill.free):
-                return leaf, head
-            elif not self.share_tree.is_within_limits(leaf, head[1]):
+                continue
+            (_, job_id), demand = head
+            closed = backfill.closed_gate(demand, job_id, leaf)
+            if closed is not None:
+                backfill.unpassed[ROOT if isinstance(closed, NoRoom) else leaf] = job_id
+                if isinstance(closed, NoRoom):
+                    return leaf, head
                 turns.drop(leaf)
             elif self.start(leaf, head):
                 turns = self.wait_index.turns()
@@ -739,6 +745,7 @@ class _BaselinePass(_Pass):
         (_, job_id), demand = head
         if not self.backfill.reserve(job_id, leaf, demand):
             return
+        self.backfill.unpassed.clear()
         self._deadlines.clear()
         line: list[tuple[int, str]] = []
 
