@@ -54,6 +54,7 @@ from drfd.daemon.launcher_link.messages import (
     order_for,
     read_report,
 )
+from drfd.daemon.launcher_link.wire import Wire
 from drfd.daemon.monitoring.meter import Meter
 from drfd.devices.gpus import Gpu
 from drfd.host.disks import Disk
@@ -291,14 +292,12 @@ class LinkBench(Behind):
 
     async def quiet(self) -> None:
         """All reports are taken, and all orders that follow from them have arrived."""
-        connection = self.link._connection
-        assert connection is not None
         # Several times: one alone may pass while the machine stands still.
         for _ in range(4):
             await asyncio.sleep(0.002)
-            await until(lambda: not connection._tasks, lambda: "a thread looks GPUs up")
+            await until(lambda: not self.link._tasks, lambda: "a thread looks GPUs up")
         self.launcher.marker.clear()
-        connection.send({"cmd": "marker"})
+        self.link.send({"cmd": "marker"})
         async with asyncio.timeout(60):
             await self.launcher.marker.wait()
 
@@ -316,13 +315,13 @@ def bench(short, tmp_path, monkeypatch):
     monkeypatch.setattr(link_module, "RELIST_S", 0.02)
     monkeypatch.setattr(engine_module, "START_DELAY_S", 0.0)
     lines: list[asyncio.WriteTransport] = []
-    made = link_module.Reports.connection_made
+    made = Wire.connection_made
 
-    def note(reports: link_module.Reports, line: asyncio.BaseTransport) -> None:
-        made(reports, line)
-        lines.append(reports.transport)
+    def note(wire: Wire, line: asyncio.BaseTransport) -> None:
+        made(wire, line)
+        lines.append(wire.transport)
 
-    monkeypatch.setattr(link_module.Reports, "connection_made", note)
+    monkeypatch.setattr(Wire, "connection_made", note)
 
     @asynccontextmanager
     async def run(

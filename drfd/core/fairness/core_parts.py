@@ -20,7 +20,7 @@ from drfd.core.fairness.share_tree import AxisClaim, FairShare, divide, parent_o
 from drfd.core.model.job import ROOT
 
 #: The axis of cores in vectors.
-_CORES = 0
+CORES = 0
 #: The factor for the parts of those who have no range.
 _FIRST = 8
 
@@ -44,7 +44,7 @@ def divide_cores(
         names = sorted(below.get(path, ()))
         claims = [
             AxisClaim(
-                weight=shares.claims(name)[_CORES].weight,
+                weight=shares.claims(name)[CORES].weight,
                 guarantee=Fraction(least[name]),
                 limit=Fraction(most[name]),
             )

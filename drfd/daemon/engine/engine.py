@@ -419,16 +419,14 @@ class Engine:
         return bool(self.ledger.dependents.ended) or is_any_due(self.ledger, self.clock().at_s)
 
     def perform_owed(self, job: Job) -> None:
+        """Send the effects that a job as it is durable owes to the launcher, if it is connected."""
+        if not self.launchers.is_ready():
+            return
         for effect in (owed(job), signals_owed(job)):
             if effect is not None:
-                self.perform(effect, job)
-
-    def perform(self, effect: Effect, job: Job) -> None:
-        """Send an effect of what is durable to the launcher, if it is connected."""
-        if self.launchers.is_ready():
-            reach("engine.before-effect")
-            self.launchers.perform(effect, job)
-            reach("engine.after-effect")
+                reach("engine.before-effect")
+                self.launchers.perform(effect, job)
+                reach("engine.after-effect")
 
     def perform_all_owed(self, nodes: Nodes = ALL_NODES) -> None:
         """Send all owed effects of live jobs to a launcher that has just become ready for these

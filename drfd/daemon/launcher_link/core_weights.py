@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 
-from drfd.core.fairness.core_parts import divide_cores
+from drfd.core.fairness.core_parts import CORES, divide_cores
 from drfd.core.model.job import ALLOCATED_STATES, Job
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.launcher_link.link import Link
 from drfd.daemon.launcher_link.messages import groups_of
+from drfd.daemon.launcher_link.wire import Wire
 from drfd.launcher.protocol import WEIGHT, WEIGHTS, WeightsOrder, message_of
 
 
@@ -23,7 +24,7 @@ class CoreWeights:
         self._jobs: dict[int, tuple[str, int, int]] = {}
         #: What the launcher was sent, and by which connection.
         self._sent: dict[str, int] = {}
-        self._sent_by: object = None
+        self._sent_by: Wire | None = None
         self._is_due = False
         link.on_ready = self.refresh
         engine.listeners.append(self.job_changed)
@@ -50,7 +51,7 @@ class CoreWeights:
         axes = self._engine.ledger.axes
         if job.state not in ALLOCATED_STATES or job.node not in ("", axes.home):
             return None
-        held = self._engine.ledger.allocation(job)[axes.names.index("cores")]
+        held = self._engine.ledger.allocation(job)[CORES]
         if not held:
             return None
         most = job.spec.cores_max_milli
@@ -60,11 +61,10 @@ class CoreWeights:
 
     def _send(self) -> None:
         self._is_due = False
-        connection = self._link.connection
-        if connection is None or not self._link.hello.get("ranges"):
+        if not self._link.is_ready() or not self._link.hello.get("ranges"):
             return
-        if connection is not self._sent_by:
-            self._sent, self._sent_by = {}, connection
+        if self._link.wire is not self._sent_by:
+            self._sent, self._sent_by = {}, self._link.wire
         rules = self._engine.rules
         cores_milli = rules.own_capacity.cores_milli
         parts = divide_cores(rules.shares, self._jobs.values(), cores_milli)
@@ -72,4 +72,4 @@ class CoreWeights:
         changed = {name: part for name, part in found.items() if self._sent.get(name) != part}
         self._sent = found
         if changed:
-            connection.send(message_of(WEIGHTS, WeightsOrder(tuple(changed.items()))))
+            self._link.send(message_of(WEIGHTS, WeightsOrder(tuple(changed.items()))))

@@ -3,22 +3,17 @@
 On every new connection the launcher lists all attempts that it knows, the ledger is reconciled with
 the list, and every effect that is still owed is sent again, so a lost connection does no harm.
 
-Orders are lines, some with a sealed file beside them. A file is made only when its line is sent, so
-a long queue of orders takes no descriptors.
+A link is in one of three states (`MOVES`); only in the last one are orders for jobs sent.
 """
 
 from __future__ import annotations
 
-import array
 import asyncio
-import errno
 import logging
-import os
-import socket
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -46,13 +41,13 @@ from drfd.daemon.launcher_link.device_table import (
     Grant,
     MachineGpus,
 )
+from drfd.daemon.launcher_link.wire import SEND_RETRY_S, Wire
 from drfd.daemon.monitoring.gpu_use import GpuUse
 from drfd.daemon.monitoring.meter import Meter
 from drfd.devices.gpus import GPU
 from drfd.journal.records import Payload
 from drfd.launcher import protocol
 from drfd.launcher.protocol import Message
-from drfd.linux.sealed import seal
 from drfd.linux.unix_sockets import at_socket
 
 log = logging.getLogger("drfd")
@@ -77,13 +72,8 @@ RELIST_S = 1.0
 _REMOVE_FILES_S = 0.1
 #: Seconds until a user's key, if it is not there, is ordered again.
 _KEY_PAUSE_S = 0.5
-#: Errors for want of descriptors or memory for a sealed file; sending is tried again after
-#: _SEND_RETRY_S seconds.
-_SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.ENOBUFS, errno.ETOOMANYREFS)
-_SEND_RETRY_S = 0.05
-#: Seconds in one round of the loop after which no further launches are made in it, and the most
-#: orders that wait to be sent before the next ones are.
-_ROUND_S, _MOST_QUEUED = 0.005, 64
+#: Seconds in one round of the loop after which no further launches are made in it.
+_ROUND_S = 0.005
 
 #: A process of a user's: its pid, and its start in clock ticks since boot.
 Process: TypeAlias = tuple[int, int]
@@ -94,8 +84,34 @@ def booted_at_s() -> float:
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+class State(Enum):
+    #: There is no launcher of this version that has greeted.
+    AWAY = "away"
+    #: It was asked for all attempts that it knows.
+    LISTING = "listing"
+    #: The ledger has been reconciled with its list.
+    READY = "ready"
+
+
+class Step(Enum):
+    GREETED = "hello"
+    RECONCILED = "listed"
+
+
+#: What leads from one state to the next. The end of the connection leads to AWAY from everywhere.
+MOVES = {
+    (State.AWAY, Step.GREETED): State.LISTING,
+    (State.LISTING, Step.RECONCILED): State.READY,
+    # It lists again after an error of the journal, or when it has other nodes.
+    (State.READY, Step.RECONCILED): State.READY,
+}
+
+
 class Link:
     """One launcher, connected or not, and its latest reports about itself."""
+
+    #: Whose effects are carried out here; set by `run`.
+    _engine: Engine
 
     def __init__(
         self,
@@ -117,7 +133,7 @@ class Link:
         self.meter = meter
         self.gpu_use = GpuUse(meter)
         self._socket_path = socket_path
-        self._connection: LauncherConnection | None = None
+        self.state = State.AWAY
         #: Since when no launcher has taken orders, on the monotonic clock, or None if one does.
         self.away_since_s: float | None = time.monotonic()
         self._logged_away = False
@@ -136,14 +152,32 @@ class Link:
         self.left_bytes: dict[AttemptKey, int] = {}
         #: Called when a launcher takes orders from now on.
         self.on_ready: Callable[[], None] = lambda: None
+        self._forget_connection()
+
+    def _forget_connection(self) -> None:
+        """Begin with nothing of what concerns one connection alone."""
+        #: The present connection; None while there is none.
+        self.wire: Wire | None = None
+        #: The pending repetition of the list after a failure of the journal.
+        self._relist: asyncio.TimerHandle | None = None
+        #: Number → the pending answer to an order to move a process into a job.
+        self._execs: dict[int, asyncio.Future[str | None]] = {}
+        self._exec_count = 0
+        #: Uid → when its key was last ordered (monotonic clock).
+        self._keys_ordered_s: dict[int, float] = {}
+        #: Ended attempts of which only the file is left, whose removal is to be ordered.
+        self._gone: list[protocol.AttemptOrder] = []
+        #: What waits for a look at the machine's GPUs, or for its turn to make an order.
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._turns = asyncio.Lock()
+        #: Seconds that orders have taken in this round of the loop.
+        self._spent_s = 0.0
+
+    def _move(self, step: Step) -> None:
+        self.state = MOVES[self.state, step]
 
     def is_ready(self) -> bool:
-        return self._connection is not None and self._connection.is_ready
-
-    @property
-    def connection(self) -> LauncherConnection | None:
-        """The present connection to the launcher. It is another one after a loss."""
-        return self._connection
+        return self.state is State.READY
 
     def adopt(self, nodes: Nodes) -> None:
         """Let the launcher run jobs on these nodes from now on."""
@@ -152,8 +186,8 @@ class Link:
             self._has_nodes.clear()
         else:
             self._has_nodes.set()
-        if nodes != before and self._connection is not None:
-            self._connection.list_again()
+        if nodes != before and self.state is not State.AWAY:
+            self.list_again()
 
     def node_faults(self) -> dict[str, str]:
         """Return the nodes on which this launcher starts nothing just now, and why; "" if it is
@@ -186,10 +220,6 @@ class Link:
         away_s = self.away_s()
         return away_s is not None and (bool(self.hello) or away_s > _COMING_UP_S)
 
-    def perform(self, effect: effects.Effect, job: Job) -> None:
-        if self._connection is not None:
-            self._connection.perform(effect, job)
-
     def refuses(self, uid: int) -> bool:
         """Return whether the launcher has said that it runs no jobs of this user."""
         least, allowed = self.hello.get("min_uid"), self.hello.get("allowed_uids", ())
@@ -198,48 +228,24 @@ class Link:
     def end_stray(self, key: AttemptKey) -> bool:
         """Have the launcher end and remove an attempt that belongs to no job. Returns False if
         there is no such attempt, or no launcher."""
-        if key not in self.strays or self._connection is None or not self._connection.is_ready:
+        if key not in self.strays or not self.is_ready():
             return False
-        self._connection.send({"cmd": protocol.REMOVE, "id": key[0], "attempt": key[1]})
+        self.send({"cmd": protocol.REMOVE, "id": key[0], "attempt": key[1]})
         return True
 
-    async def join(self, job: Job, process: Process, proof: str | None) -> str | None:
-        """Have the launcher move a process of its user's into a running job. Returns why it has
-        not been, or None. Raises Unavailable if the launcher is away."""
-        if self._connection is None or not self._connection.is_ready:
-            raise launcher_away()
-        if (job.id, job.attempt) in self.strays:
-            return "processes of an earlier job are in its place; drf doctor shows them"
-        return await self._connection.join(job, process, proof)
-
-    def order_key(self, uid: int) -> None:
-        """Have the launcher write a user's key file, unless that was ordered a moment ago."""
-        if self._connection is not None:
-            self._connection.order_key(uid)
-
-    def measure_gpus(self) -> None:
-        """Have the launcher measure GPUs, if the configuration has them, or stop doing so."""
-        if self._connection is not None:
-            self._connection.measure_gpus()
+    # -- the connection ---------------------------------------------------------------------------
 
     async def run(self, engine: Engine) -> None:
         """Connect, exchange orders and reports, and connect again. Never returns."""
+        self._engine = engine
         while True:
             await self._has_nodes.wait()
             try:
-                await self._connect(engine)
+                await self._connect()
             except (OSError, ValueError, protocol.BadMessage, MemoryError) as error:
                 self._log_away(str(error) or "out of memory")
             finally:
-                was_ready = self.is_ready()
-                if was_ready:
-                    self.away_since_s, self._logged_away = time.monotonic(), False
-                if self._connection is not None:
-                    self._connection.close()
-                self._connection = None
-                if was_ready:
-                    # Who waits for these nodes is told so, and the journal records it.
-                    engine.submit(Work(st.Tick(engine.clock())))
+                self._disconnect()
             await asyncio.sleep(RETRY_S if self.fault is None else FAULT_RETRY_S)
 
     def _log_away(self, error: str) -> None:
@@ -252,32 +258,472 @@ class Link:
             self._logged_away = True
             log.error("event=launcher-still-away%s error=%s", self.nodes, error)
 
-    async def _connect(self, engine: Engine) -> None:
-        reports = Reports(lambda line: self._take(engine, reports.transport, line))
+    async def _connect(self) -> None:
+        self.wire = wire = Wire(self._take)
         try:
             with at_socket(self._socket_path) as address:
                 loop = asyncio.get_running_loop()
-                await loop.create_unix_connection(lambda: reports, address)
+                await loop.create_unix_connection(lambda: wire, address)
         except OSError:
             self.fault = None
             raise
-        try:
-            await reports.over
-        finally:
-            reports.transport.close()
+        await wire.over
 
-    def _take(self, engine: Engine, transport: asyncio.WriteTransport, line: bytes) -> None:
+    def _disconnect(self) -> None:
+        was_ready, self.state = self.is_ready(), State.AWAY
+        if self._relist is not None:
+            self._relist.cancel()
+        for task in self._tasks:
+            task.cancel()
+        for answer in self._execs.values():
+            if not answer.done():
+                answer.set_exception(launcher_away())
+        if self.wire is not None:
+            self.wire.close()
+        self._forget_connection()
+        if was_ready:
+            self.away_since_s, self._logged_away = time.monotonic(), False
+            # Who waits for these nodes is told so, and the journal records it.
+            self._engine.submit(Work(st.Tick(self._engine.clock())))
+
+    def _take(self, line: bytes) -> None:
         """Take a report. Raises BadMessage, ConnectionError."""
-        if self._connection is not None:
-            self._connection.take(messages.read_report(line))
-            return
-        # The first one is the hello; that of another version may lack any other field.
-        hello = protocol.decode(line)
+        if self.state is State.AWAY:
+            self._take_hello(protocol.decode(line))
+        else:
+            self._take_report(messages.read_report(line))
+
+    def _take_hello(self, hello: Message) -> None:
+        """Take the launcher's first report: what it can enforce, and where. That of another version
+        may lack any other field. Raises ConnectionError for one of another version."""
         self.fault = _version_fault(hello.get("version"), is_home=self.nodes.has_home)
         if self.fault is not None:
             raise ConnectionError(self.fault)
-        self._connection = LauncherConnection(self, engine, transport)
-        self._connection.greet(hello)
+        self.hello = hello
+        self._move(Step.GREETED)
+        self.list_again()
+        if self.nodes.has_home:
+            self.meter.configure(hello)
+            # A launcher that has greeted measures none.
+            if self._has_gpus():
+                self.measure_gpus()
+
+    # -- orders -----------------------------------------------------------------------------------
+
+    def send(self, message: Message, payload: bytes | None = None) -> None:
+        """Send an order, if there is a launcher that has greeted."""
+        if self.wire is not None and self.state is not State.AWAY:
+            self.wire.send(msgspec.json.encode(message) + b"\n", payload)
+
+    def _order(self, command: str, order: protocol.Order, payload: bytes | None = None) -> None:
+        self.send(protocol.message_of(command, order), payload)
+
+    def list_again(self) -> None:
+        """Ask for all attempts that the launcher knows; its answer reconciles the ledger."""
+        self._relist = None
+        self.send({"cmd": protocol.LIST})
+
+    def order_key(self, uid: int) -> None:
+        """Have the launcher write a user's key file, unless that was ordered a moment ago."""
+        now_s = time.monotonic()
+        if now_s - self._keys_ordered_s.get(uid, -_KEY_PAUSE_S) >= _KEY_PAUSE_S:
+            self._keys_ordered_s[uid] = now_s
+            self.send({"cmd": protocol.KEY, "uid": uid})
+
+    def measure_gpus(self) -> None:
+        """Have the launcher measure GPUs, if the configuration has them, or stop doing so."""
+        self.send({"cmd": protocol.MEASURE_GPUS, "on": self._has_gpus()})
+
+    def _has_gpus(self) -> bool:
+        return bool(dict(self._engine.rules.axes.instances).get(GPU))
+
+    def perform(self, effect: effects.Effect, job: Job) -> None:
+        """Send the order for an effect, or report at once why it cannot be carried out."""
+        if (effect.job_id, effect.attempt) in self.strays:
+            self._submit(self._refused_by_stray(effect, job))
+            return
+        begins = isinstance(effect, effects.Launch)
+        begins = begins or (
+            isinstance(effect, effects.RemoveAttempt) and job.spec.notify is not None
+        )
+        looks = begins and any(grant.name == GPU for grant in self._grants(job))
+        if looks or (begins and self._spent_s > _ROUND_S):
+            self._do_later(self._order_later(effect, job.id, looks=looks))
+        else:
+            self._order_now(effect, job)
+
+    async def _order_later(self, effect: effects.Effect, job_id: int, *, looks: bool) -> None:
+        """Look at the machine's GPUs if need be, and then send the order for an effect if it is
+        still due: in the next round of the loop if this one has no time for it, and when few orders
+        wait to be sent."""
+        fault = ""
+        try:
+            if looks:
+                await self.gpus.look_up()
+        except HostError as error:
+            fault = str(error)
+        async with self._turns:
+            if self._spent_s > _ROUND_S:
+                await asyncio.sleep(0)
+            while self.wire is not None and self.wire.is_full:
+                await asyncio.sleep(SEND_RETRY_S)
+            job = self._engine.ledger.find_common(job_id)
+            if job is None or effects.owed(job) != effect or not self.is_ready():
+                return
+            if fault and isinstance(effect, effects.Launch):
+                self._submit(self._launch_failed(job, _unset(fault)))
+            else:
+                self._order_now(effect, job)
+
+    def _order_now(self, effect: effects.Effect, job: Job) -> None:
+        if not self._spent_s:
+            asyncio.get_running_loop().call_soon(setattr, self, "_spent_s", 0.0)
+        begin_s = time.monotonic()
+        match effect:
+            case effects.Launch():
+                self._order_launch(job)
+            case effects.SendSignals(job_id, attempt, count, signals):
+                order = protocol.SignalOrder(
+                    id=job_id, attempt=attempt, count=count, signals=signals
+                )
+                self._order(protocol.SIGNAL, order)
+            case effects.RemoveAttempt() if job.spec.notify is not None:
+                self._order_notice(effect, job)
+            case _:
+                self._send_attempt(effect)
+        self._spent_s += time.monotonic() - begin_s
+
+    def _order_launch(self, job: Job) -> None:
+        if not self._is_configured(job):
+            # The launcher of the node that was may have started it.
+            return
+        text = self._unkept_limit(job)
+        if text is not None:
+            self._submit(self._launch_failed(job, text))
+            return
+        try:
+            found = self._devices().look_up(self._grants(job))
+        except DevicesTaken as error:
+            short = self._launch_failed(job, str(error))
+            self._submit(replace(short, whose=Whose.JOB, resource="devices"))
+        except DevicesFailed as error:
+            self._submit(self._launch_failed(job, _unset(str(error))))
+        else:
+            order, payload = self._order_and_payload(job, found)
+            self._order(protocol.LAUNCH, order, messages.payload_for(job.spec, payload))
+
+    def _order_notice(self, effect: effects.RemoveAttempt, job: Job) -> None:
+        hidden = self._devices().hide_all(self._grants(job))
+        order, payload = self._order_and_payload(job, hidden)
+        notice = messages.notice_for(job, order)
+        if notice is None:
+            self._send_attempt(effect)
+        else:
+            self._order(protocol.NOTIFY, notice, messages.payload_for(job.spec, payload))
+
+    def _do_later(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def join(self, job: Job, process: Process, proof: str | None) -> str | None:
+        """Have the launcher move a process of its user's into a running job. Returns why it has
+        not been, or None. Raises Unavailable if the launcher is away."""
+        if not self.is_ready():
+            raise launcher_away()
+        if (job.id, job.attempt) in self.strays:
+            return "processes of an earlier job are in its place; drf doctor shows them"
+        self._exec_count += 1
+        number = self._exec_count
+        pid, start_ticks = process
+        order = protocol.ExecOrder(
+            id=job.id,
+            attempt=job.attempt,
+            number=number,
+            pid=pid,
+            start_ticks=start_ticks,
+            proof=proof,
+        )
+        answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self._execs[number] = answer
+        try:
+            self._order(protocol.EXEC, order)
+            return await answer
+        finally:
+            del self._execs[number]
+
+    def _unkept_limit(self, job: Job) -> str | None:
+        """Return why a limit of the job cannot be kept, without which it must not start, or
+        None."""
+        disks = {disk.name for disk in self.settings.disks}
+        missing = job.spec.demand.used_disks.difference(disks)
+        if missing:
+            # The disk was removed from the configuration after the job was admitted.
+            return f"the disk {min(missing)} is not in the configuration any more"
+        if job.spec.output_max_bytes is not None and not self.nodes.has_home:
+            return "nothing on Slurm's nodes keeps --output-max"
+        return None
+
+    def _refused_by_stray(self, effect: effects.Effect, job: Job) -> st.Stimulus:
+        """Return the stimulus in place of an effect, if the launcher has an attempt of another job
+        under the same id and attempt number."""
+        at_s = self._engine.clock().at_s
+        if isinstance(effect, effects.Launch):
+            text = f"processes of an earlier job {job.id} are in its place; drf doctor shows them"
+            return self._launch_failed(job, text)
+        if isinstance(effect, effects.RemoveAttempt):
+            return st.RemovedReport(at_s, job.id, job.attempt)
+        return st.MissingReport(at_s, job.id, job.attempt)
+
+    def _launch_failed(self, job: Job, text: str) -> st.LaunchFailedReport:
+        return st.LaunchFailedReport(self._engine.clock().at_s, job.id, job.attempt, text=text)
+
+    def _order_and_payload(self, job: Job, found: Found) -> tuple[protocol.LaunchOrder, Payload]:
+        engine = self._engine
+        payload = engine.journal.payloads.get(job.array_id or job.id) or Payload()
+        order = messages.order_for(
+            job,
+            engine.journal.id,
+            self.settings,
+            None if job.array_id is None else engine.ledger.arrays[job.array_id].array,
+            countables=engine.rules.axes.instances,
+            proof=payload.proof,
+            beside=engine.ledger.allocated_jobs(),
+            capacity_milli=engine.rules.own_capacity.cores_milli if self.has_ranges() else 0,
+            home=engine.rules.axes.home,
+            found=found,
+        )
+        return messages.with_slurm_variables(order, payload.env, job.restarts), payload
+
+    def _grants(self, job: Job) -> tuple[Grant, ...]:
+        """Return what the job is given of devices. Another node chooses its devices itself."""
+        axes = self._engine.rules.axes
+        if job.node not in ("", axes.home):
+            return ()
+        return tuple(
+            messages.grants_for(
+                job, axes.instances, self._engine.ledger.taken, self.settings.countables
+            )
+        )
+
+    def _devices(self) -> DeviceTable:
+        can_hide, _ = self.hello["hiding"]
+        return DeviceTable(self.settings.countables, can_hide, self.gpus.known)
+
+    def _send_attempt(self, effect: effects.Effect) -> None:
+        command = _COMMANDS[type(effect)]
+        self.send({"cmd": command, "id": effect.job_id, "attempt": effect.attempt})
+
+    # -- reports --------------------------------------------------------------------------------
+
+    def _take_report(self, report: messages.Report) -> None:
+        match report:
+            case messages.GpusReport():
+                self._do_later(self._take_gpus(report))
+            case messages.ListedReport():
+                self._reconcile(report.owners)
+            case messages.ExecReport():
+                answer = self._execs.get(report.number)
+                if answer is not None and not answer.done():
+                    answer.set_result(report.text)
+            case messages.NodesReport():
+                self.seen_nodes = report
+                if report.away is None:
+                    self._engine.see_elsewhere(
+                        {
+                            name: Resources(
+                                cores_milli=1000 * facts.outside_cores,
+                                memory_bytes=facts.outside_memory_bytes,
+                            )
+                            for name, facts in self.node_facts().items()
+                            if facts.outside_cores or facts.outside_memory_bytes
+                        }
+                    )
+                if self.is_ready():
+                    # Who waits for these nodes is told so, and the journal records it.
+                    self._submit(st.Tick(self._engine.clock()))
+            case messages.StuckReport():
+                self.stuck.add(report.key)
+                job_id = report.key[0]
+                log.error("job=%d event=stuck", job_id, extra=about(job=job_id))
+            case _:
+                self._take_attempt_report(report)
+
+    async def _take_gpus(self, report: messages.GpusReport) -> None:
+        # Slices come and go.
+        with suppress(HostError):
+            await self.gpus.look_up()
+        use, engine = self.gpu_use, self._engine
+        use.take(report.line, engine.ledger.jobs, self.gpus.known)
+        listed = dict(engine.rules.axes.instances).get(GPU, ())
+        used = {(GPU, each): users for each, users in use.used_outside(listed).items()}
+        if engine.see_instances(used):
+            self._submit(st.Tick(engine.clock()))
+        for job in list(engine.ledger.allocated_jobs()):
+            if job.spec.demand.gres_memory and job.state is JobState.RUNNING:
+                breach = judge_gpu_memory(job, self.meter.each_gpu(job))
+                if breach is not None:
+                    self._submit(st.Breached.of(job, engine.clock(), *breach))
+
+    def _take_attempt_report(self, report: st.AttemptReport) -> None:
+        key = report.key
+        job = self._engine.ledger.jobs.get(key[0])
+        if job is not None and not report.owner.may_be(owner_of(job, self._engine.journal.id)):
+            # The report is about a stray with the job's id.
+            return
+        if job is not None and not self.nodes.may_have(job):
+            # So is this one: the job runs elsewhere.
+            return
+        then: Callable[[], None] | None = None
+        is_removed = False
+        match report:
+            case st.LaunchedReport() if job is not None and self.nodes.has_home:
+                self.meter.watch(key, report.runner_pid, report.cgroup)
+            case st.ExitedReport() if job is not None:
+                measured, left_bytes = None, 0
+                if self.nodes.has_home:
+                    cpu_s = max(report.cpu_s, report.counted.get("cpu_us", 0) / 1e6)
+                    measured = self.meter.finish(job, cpu_s, report.mono_s)
+                    left_bytes = report.counted.get("left_bytes", 0)
+                if left_bytes:
+                    self.left_bytes[key] = left_bytes
+                report = replace(report, usage=messages.final_usage(report, measured))
+                # A notification is still to run, and memory that is left is counted first.
+                is_removed = report.gone and job.spec.notify is None and not left_bytes
+            case st.RemovedReport():
+                if self._forget(key) or job is None:
+                    return
+                then = self._launch_if_owed(key[0])
+            case st.MissingReport():
+                if job is not None and self._may_run_elsewhere(job):
+                    return
+                if job is not None:
+                    report = replace(report, loss=loss_by_boot(job, self._booted_at_s()))
+                then = self._launch_if_owed(key[0])
+        self._submit(report, then)
+        if job is not None and is_removed:
+            # Usually of the same turn, so that the next start waits for one commit, not for two.
+            removed = st.RemovedReport(self._engine.clock().at_s, *key)
+            # Its file is still to go. If this order is lost, the next reconciliation gives it.
+            self._submit(removed, partial(self._remove_file, key))
+
+    def _forget(self, key: AttemptKey) -> bool:
+        """Drop the state of a removed attempt, and return whether it was a stray."""
+        self.stuck.discard(key)
+        self.meter.forget(key)
+        # Memory left in use counts as external before the job's memory is allocated to others.
+        if left_bytes := self.left_bytes.pop(key, 0):
+            self._engine.note_left(left_bytes)
+        if self.strays.pop(key, None) is None:
+            return False
+        log.info("event=stray-ended job=%d attempt=%d", *key)
+        return True
+
+    def _remove_file(self, key: AttemptKey) -> None:
+        """Drop the state of an ended attempt, before anybody sees the end, and order the removal of
+        its file, together with those of others: the launcher does not answer."""
+        self._forget(key)
+        if not self._gone:
+            asyncio.get_running_loop().call_later(_REMOVE_FILES_S, self._remove_files)
+        self._gone.append(protocol.AttemptOrder(id=key[0], attempt=key[1]))
+
+    def _remove_files(self) -> None:
+        attempts, self._gone = tuple(self._gone), []
+        self._order(protocol.REMOVE_FILES, protocol.RemoveFilesOrder(attempts))
+
+    def _launch_if_owed(self, job_id: int) -> Callable[[], None]:
+        """Return a callback that launches the job if its launch is owed by then."""
+
+        def launch() -> None:
+            present = self._engine.ledger.jobs.get(job_id)
+            if present is not None and present.state is JobState.STARTING:
+                self._engine.perform_owed(present)
+
+        return launch
+
+    def _reconcile(self, known: dict[AttemptKey, Owner]) -> None:
+        """Compare the ledger with the launcher's list, once the engine has processed the reports of
+        all listed attempts, which are in its inbox already."""
+
+        wire = self.wire
+
+        def reconcile() -> None:
+            reach("reconcile.before-settling")
+            if self.wire is not wire:
+                return
+            engine = self._engine
+            self._move(Step.RECONCILED)
+            self.away_since_s = None
+            # Submitted first, so that it is durable before any job is admitted.
+            highest = max((job_id for job_id, _ in known), default=0)
+            self._submit(st.IdsSeen(engine.clock(), highest))
+            nodes = self.nodes
+            elsewhere = {key: owner for key, owner in known.items() if self._is_elsewhere(key)}
+            here = {key: owner for key, owner in known.items() if key not in elsewhere}
+            left = leftovers(engine.ledger, here, engine.journal.id, engine.journal.job)
+            self._note_strays({**left.strays, **elsewhere})
+            ours = here.keys() - left.strays.keys()
+            booted_at_s = self._booted_at_s()
+            for missing in missing_attempts(engine.ledger, ours, engine.clock().at_s, booted_at_s):
+                if nodes.must_have(engine.ledger.jobs[missing.job_id]):
+                    self._submit(missing)
+            for removal in left.removals:
+                self._send_attempt(removal)
+            self.on_ready()
+            engine.perform_all_owed(nodes)
+            # Jobs may have been submitted while no launcher was there to start them.
+            engine.want_pass()
+            self._submit(st.Tick(engine.clock()))
+
+        # A tick changes nothing; its answer comes after all reports before it are recorded.
+        self._submit(st.Tick(self._engine.clock()), reconcile)
+
+    def _booted_at_s(self) -> float | None:
+        """Return when the machine was started on which jobs run, if it is this one."""
+        return booted_at_s() if self.nodes.has_home else None
+
+    def _is_elsewhere(self, key: AttemptKey) -> bool:
+        """Return whether the job's present attempt is on another launcher's node: then this
+        one's is of an earlier journal, and somebody's work. If that node is not configured any
+        more, it was this launcher's."""
+        job = self._engine.ledger.jobs.get(key[0])
+        if job is None or job.attempt != key[1] or self.nodes.may_have(job):
+            return False
+        return self._is_configured(job)
+
+    def _is_configured(self, job: Job) -> bool:
+        """Return whether the node that the job is on is configured, or the job on none."""
+        return not job.node or job.node in (node.name for node in self._engine.rules.axes.nodes)
+
+    def _may_run_elsewhere(self, job: Job) -> bool:
+        """Return whether the job may run although this launcher does not know it: on a node that is
+        not configured any more. Where none is, the job's user may end it all the same."""
+        nodes = self.nodes
+        if nodes.must_have(job):
+            return False
+        return not (nodes.are_all and job.state is JobState.STOPPING)
+
+    def _note_strays(self, strays: dict[AttemptKey, Owner]) -> None:
+        for key in strays.keys() - self.strays.keys():
+            words = "event=stray job=%d attempt=%d uid=%s: it is of no job of this journal"
+            log.warning(words, *key, strays[key].uid)
+        self.strays = strays
+        self._engine.taken_attempts[self] = dict(sorted(strays))
+
+    def _submit(self, stimulus: st.Stimulus, then: Callable[[], None] | None = None) -> None:
+        """Queue a stimulus for the engine, and call `then` when it is durable. If the journal fails
+        the launcher is asked to list its attempts again."""
+
+        def answer(result: object) -> None:
+            if isinstance(result, HostError):
+                # One list is enough for all failed stimuli: it repeats every report.
+                if self._relist is None:
+                    loop = asyncio.get_running_loop()
+                    self._relist = loop.call_later(RELIST_S, self.list_again)
+            elif then is not None:
+                then()
+
+        self._engine.submit(Work(stimulus, answer=answer))
 
 
 class Links:
@@ -345,39 +791,6 @@ class Links:
         await asyncio.gather(*(link.run(engine) for link in self._links))
 
 
-class Reports(asyncio.Protocol):
-    """The reports on a connection. Each is taken in the round of the loop in which it comes, so
-    that its turn is made in the next one."""
-
-    transport: asyncio.WriteTransport
-
-    def __init__(self, take: Callable[[bytes], None]) -> None:
-        self._take = take
-        self._rest = b""
-        #: Raises what has ended the connection, or what a report has raised.
-        self.over = asyncio.get_running_loop().create_future()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        try:
-            for line in lines:
-                if not self.over.done():
-                    self._take(line)
-        except Exception as error:
-            self._end(error)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._end(error or ConnectionError("closed"))
-
-    def _end(self, error: Exception) -> None:
-        if not self.over.done():
-            self.over.set_exception(error)
-
-
 def _version_fault(version: object, *, is_home: bool) -> str | None:
     """Return a line that says which side to restart if the launcher is of another version."""
     if version == protocol.VERSION:
@@ -398,530 +811,3 @@ def launcher_away() -> Unavailable:
     return Unavailable(
         "launcher-away", "drfd's launcher is away just now", hint="try again in a moment"
     )
-
-
-class LauncherConnection:
-    """A connection to the launcher, on behalf of one engine."""
-
-    def __init__(self, link: Link, engine: Engine, transport: asyncio.WriteTransport) -> None:
-        self._link = link
-        self._engine = engine
-        self._meter = link.meter
-        #: Whether the ledger has been reconciled with the launcher's list.
-        self.is_ready = False
-        self._is_closed = False
-        #: The pending repetition of the list after a failure of the journal.
-        self._relist: asyncio.TimerHandle | None = None
-        #: Number → the pending answer to an order to move a process into a job.
-        self._execs: dict[int, asyncio.Future[str | None]] = {}
-        #: Uid → when its key was last ordered (monotonic clock).
-        self._keys_ordered_s: dict[int, float] = {}
-        self._exec_count = 0
-        #: Ended attempts of which only the file is left, whose removal is to be ordered.
-        self._gone: list[protocol.AttemptOrder] = []
-        #: What waits for a look at the machine's GPUs, or for its turn to make an order.
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._turns = asyncio.Lock()
-        #: Seconds that orders have taken in this round of the loop.
-        self._spent_s = 0.0
-        # A transport cannot send files.
-        own = os.dup(transport.get_extra_info("socket").fileno())
-        self._outbox = Outbox(socket.socket(fileno=own))
-
-    def close(self) -> None:
-        self._is_closed = True
-        if self._relist is not None:
-            self._relist.cancel()
-        for task in self._tasks:
-            task.cancel()
-        for answer in self._execs.values():
-            if not answer.done():
-                answer.set_exception(launcher_away())
-        self._outbox.close()
-
-    def greet(self, hello: Message) -> None:
-        """Take the launcher's first report: what it can enforce, and where."""
-        self._link.hello = hello
-        self.list_again()
-        if self._link.nodes.has_home:
-            self._meter.configure(hello)
-            # A launcher that has greeted measures none.
-            if self._has_gpus():
-                self.measure_gpus()
-
-    # -- orders ---------------------------------------------------------------------------------
-
-    def send(self, message: Message, payload: bytes | None = None) -> None:
-        self._outbox.send(msgspec.json.encode(message) + b"\n", payload)
-
-    def _order(self, command: str, order: protocol.Order, payload: bytes | None = None) -> None:
-        self.send(protocol.message_of(command, order), payload)
-
-    def list_again(self) -> None:
-        """Ask for all attempts that the launcher knows; its answer reconciles the ledger."""
-        self._relist = None
-        self.send({"cmd": protocol.LIST})
-
-    def order_key(self, uid: int) -> None:
-        now_s = time.monotonic()
-        if now_s - self._keys_ordered_s.get(uid, -_KEY_PAUSE_S) >= _KEY_PAUSE_S:
-            self._keys_ordered_s[uid] = now_s
-            self.send({"cmd": protocol.KEY, "uid": uid})
-
-    def measure_gpus(self) -> None:
-        """Have the launcher measure GPUs, if the configuration has them, or stop doing so."""
-        self.send({"cmd": protocol.MEASURE_GPUS, "on": self._has_gpus()})
-
-    def _has_gpus(self) -> bool:
-        return bool(dict(self._engine.rules.axes.instances).get(GPU))
-
-    def perform(self, effect: effects.Effect, job: Job) -> None:
-        """Send the order for an effect, or report at once why it cannot be carried out."""
-        if (effect.job_id, effect.attempt) in self._link.strays:
-            self._submit(self._refused_by_stray(effect, job))
-            return
-        begins = isinstance(effect, effects.Launch)
-        begins = begins or (
-            isinstance(effect, effects.RemoveAttempt) and job.spec.notify is not None
-        )
-        looks = begins and any(grant.name == GPU for grant in self._grants(job))
-        if looks or (begins and self._spent_s > _ROUND_S):
-            self._do_later(self._perform_later(effect, job.id, looks=looks))
-        else:
-            self._perform_now(effect, job)
-
-    def _perform_now(self, effect: effects.Effect, job: Job) -> None:
-        if not self._spent_s:
-            asyncio.get_running_loop().call_soon(setattr, self, "_spent_s", 0.0)
-        begin_s = time.monotonic()
-        self._perform(effect, job)
-        self._spent_s += time.monotonic() - begin_s
-
-    async def _perform_later(self, effect: effects.Effect, job_id: int, *, looks: bool) -> None:
-        """Look at the machine's GPUs if need be, and then send the order for an effect if it is
-        still due: in the next round of the loop if this one has no time for it, and when few orders
-        lie in the outbox."""
-        fault = ""
-        try:
-            if looks:
-                await self._link.gpus.look_up()
-        except HostError as error:
-            fault = str(error)
-        async with self._turns:
-            if self._spent_s > _ROUND_S:
-                await asyncio.sleep(0)
-            while self._outbox.is_full:
-                await asyncio.sleep(_SEND_RETRY_S)
-            job = self._engine.ledger.find_common(job_id)
-            if job is None or effects.owed(job) != effect or not self._link.is_ready():
-                return
-            if fault and isinstance(effect, effects.Launch):
-                self._submit(self._launch_failed(job, _unset(fault)))
-            else:
-                self._perform_now(effect, job)
-
-    def _do_later(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _perform(self, effect: effects.Effect, job: Job) -> None:
-        if isinstance(effect, effects.Launch):
-            if not self._is_configured(job):
-                # The launcher of the node that was may have started it.
-                return
-            text = self._unkept_limit(job)
-            if text is not None:
-                self._submit(self._launch_failed(job, text))
-                return
-            try:
-                found = self._devices().look_up(self._grants(job))
-            except DevicesTaken as error:
-                short = self._launch_failed(job, str(error))
-                self._submit(replace(short, whose=Whose.JOB, resource="devices"))
-                return
-            except DevicesFailed as error:
-                self._submit(self._launch_failed(job, _unset(str(error))))
-                return
-            order, payload = self._order_and_payload(job, found)
-            self._order(protocol.LAUNCH, order, messages.payload_for(job.spec, payload))
-        elif isinstance(effect, effects.SendSignals):
-            self._order(
-                protocol.SIGNAL,
-                protocol.SignalOrder(
-                    id=effect.job_id,
-                    attempt=effect.attempt,
-                    count=effect.count,
-                    signals=effect.signals,
-                ),
-            )
-        elif isinstance(effect, effects.RemoveAttempt) and job.spec.notify is not None:
-            hidden = self._devices().hide_all(self._grants(job))
-            order, payload = self._order_and_payload(job, hidden)
-            notice = messages.notice_for(job, order)
-            if notice is None:
-                self._send_attempt(effect)
-            else:
-                self._order(protocol.NOTIFY, notice, messages.payload_for(job.spec, payload))
-        else:
-            self._send_attempt(effect)
-
-    async def join(self, job: Job, process: Process, proof: str | None) -> str | None:
-        """Order that a process be moved into the job, and return why it has not been, or None."""
-        self._exec_count += 1
-        number = self._exec_count
-        pid, start_ticks = process
-        order = protocol.ExecOrder(
-            id=job.id,
-            attempt=job.attempt,
-            number=number,
-            pid=pid,
-            start_ticks=start_ticks,
-            proof=proof,
-        )
-        answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        self._execs[number] = answer
-        try:
-            self._order(protocol.EXEC, order)
-            return await answer
-        finally:
-            del self._execs[number]
-
-    def _unkept_limit(self, job: Job) -> str | None:
-        """Return why a limit of the job cannot be kept, without which it must not start, or
-        None."""
-        disks = {disk.name for disk in self._link.settings.disks}
-        missing = job.spec.demand.used_disks.difference(disks)
-        if missing:
-            # The disk was removed from the configuration after the job was admitted.
-            return f"the disk {min(missing)} is not in the configuration any more"
-        if job.spec.output_max_bytes is not None and not self._link.nodes.has_home:
-            return "nothing on Slurm's nodes keeps --output-max"
-        return None
-
-    def _refused_by_stray(self, effect: effects.Effect, job: Job) -> st.Stimulus:
-        """Return the stimulus in place of an effect, if the launcher has an attempt of another job
-        under the same id and attempt number."""
-        at_s = self._engine.clock().at_s
-        if isinstance(effect, effects.Launch):
-            text = f"processes of an earlier job {job.id} are in its place; drf doctor shows them"
-            return self._launch_failed(job, text)
-        if isinstance(effect, effects.RemoveAttempt):
-            return st.RemovedReport(at_s, job.id, job.attempt)
-        return st.MissingReport(at_s, job.id, job.attempt)
-
-    def _launch_failed(self, job: Job, text: str) -> st.LaunchFailedReport:
-        return st.LaunchFailedReport(self._engine.clock().at_s, job.id, job.attempt, text=text)
-
-    def _order_and_payload(self, job: Job, found: Found) -> tuple[protocol.LaunchOrder, Payload]:
-        engine = self._engine
-        payload = engine.journal.payloads.get(job.array_id or job.id) or Payload()
-        order = messages.order_for(
-            job,
-            engine.journal.id,
-            self._link.settings,
-            None if job.array_id is None else engine.ledger.arrays[job.array_id].array,
-            countables=engine.rules.axes.instances,
-            proof=payload.proof,
-            beside=engine.ledger.allocated_jobs(),
-            capacity_milli=engine.rules.own_capacity.cores_milli if self._link.has_ranges() else 0,
-            home=engine.rules.axes.home,
-            found=found,
-        )
-        return messages.with_slurm_variables(order, payload.env, job.restarts), payload
-
-    def _grants(self, job: Job) -> tuple[Grant, ...]:
-        """Return what the job is given of devices. Another node chooses its devices itself."""
-        axes = self._engine.rules.axes
-        if job.node not in ("", axes.home):
-            return ()
-        return tuple(
-            messages.grants_for(
-                job, axes.instances, self._engine.ledger.taken, self._link.settings.countables
-            )
-        )
-
-    def _devices(self) -> DeviceTable:
-        can_hide, _ = self._link.hello["hiding"]
-        return DeviceTable(self._link.settings.countables, can_hide, self._link.gpus.known)
-
-    def _send_attempt(self, effect: effects.Effect) -> None:
-        command = _COMMANDS[type(effect)]
-        self.send({"cmd": command, "id": effect.job_id, "attempt": effect.attempt})
-
-    # -- reports --------------------------------------------------------------------------------
-
-    def take(self, report: messages.Report) -> None:
-        match report:
-            case messages.GpusReport():
-                self._do_later(self._take_gpus(report))
-            case messages.ListedReport():
-                self._reconcile(report.owners)
-            case messages.ExecReport():
-                answer = self._execs.get(report.number)
-                if answer is not None and not answer.done():
-                    answer.set_result(report.text)
-            case messages.NodesReport():
-                self._link.seen_nodes = report
-                if report.away is None:
-                    self._engine.see_elsewhere(
-                        {
-                            name: Resources(
-                                cores_milli=1000 * facts.outside_cores,
-                                memory_bytes=facts.outside_memory_bytes,
-                            )
-                            for name, facts in self._link.node_facts().items()
-                            if facts.outside_cores or facts.outside_memory_bytes
-                        }
-                    )
-                if self.is_ready:
-                    # Who waits for these nodes is told so, and the journal records it.
-                    self._submit(st.Tick(self._engine.clock()))
-            case messages.StuckReport():
-                self._link.stuck.add(report.key)
-                job_id = report.key[0]
-                log.error("job=%d event=stuck", job_id, extra=about(job=job_id))
-            case _:
-                self._take_attempt_report(report)
-
-    async def _take_gpus(self, report: messages.GpusReport) -> None:
-        # Slices come and go.
-        with suppress(HostError):
-            await self._link.gpus.look_up()
-        use, engine = self._link.gpu_use, self._engine
-        use.take(report.line, engine.ledger.jobs, self._link.gpus.known)
-        listed = dict(engine.rules.axes.instances).get(GPU, ())
-        used = {(GPU, each): users for each, users in use.used_outside(listed).items()}
-        if engine.see_instances(used):
-            self._submit(st.Tick(engine.clock()))
-        for job in list(engine.ledger.allocated_jobs()):
-            if job.spec.demand.gres_memory and job.state is JobState.RUNNING:
-                breach = judge_gpu_memory(job, self._meter.each_gpu(job))
-                if breach is not None:
-                    self._submit(st.Breached.of(job, engine.clock(), *breach))
-
-    def _take_attempt_report(self, report: st.AttemptReport) -> None:
-        key = report.key
-        job = self._engine.ledger.jobs.get(key[0])
-        if job is not None and not report.owner.may_be(owner_of(job, self._engine.journal.id)):
-            # The report is about a stray with the job's id.
-            return
-        if job is not None and not self._link.nodes.may_have(job):
-            # So is this one: the job runs elsewhere.
-            return
-        then: Callable[[], None] | None = None
-        is_removed = False
-        match report:
-            case st.LaunchedReport() if job is not None and self._link.nodes.has_home:
-                self._meter.watch(key, report.runner_pid, report.cgroup)
-            case st.ExitedReport() if job is not None:
-                measured, left_bytes = None, 0
-                if self._link.nodes.has_home:
-                    cpu_s = max(report.cpu_s, report.counted.get("cpu_us", 0) / 1e6)
-                    measured = self._meter.finish(job, cpu_s, report.mono_s)
-                    left_bytes = report.counted.get("left_bytes", 0)
-                if left_bytes:
-                    self._link.left_bytes[key] = left_bytes
-                report = replace(report, usage=messages.final_usage(report, measured))
-                # A notification is still to run, and memory that is left is counted first.
-                is_removed = report.gone and job.spec.notify is None and not left_bytes
-            case st.RemovedReport():
-                if self._forget(key) or job is None:
-                    return
-                then = self._launch_if_owed(key[0])
-            case st.MissingReport():
-                if job is not None and self._may_run_elsewhere(job):
-                    return
-                if job is not None:
-                    report = replace(report, loss=loss_by_boot(job, self._booted_at_s()))
-                then = self._launch_if_owed(key[0])
-        self._submit(report, then)
-        if job is not None and is_removed:
-            # Usually of the same turn, so that the next start waits for one commit, not for two.
-            removed = st.RemovedReport(self._engine.clock().at_s, *key)
-            # Its file is still to go. If this order is lost, the next reconciliation gives it.
-            self._submit(removed, partial(self._remove_file, key))
-
-    def _forget(self, key: AttemptKey) -> bool:
-        """Drop the state of a removed attempt, and return whether it was a stray."""
-        self._link.stuck.discard(key)
-        self._meter.forget(key)
-        # Memory left in use counts as external before the job's memory is allocated to others.
-        if left_bytes := self._link.left_bytes.pop(key, 0):
-            self._engine.note_left(left_bytes)
-        if self._link.strays.pop(key, None) is None:
-            return False
-        log.info("event=stray-ended job=%d attempt=%d", *key)
-        return True
-
-    def _remove_file(self, key: AttemptKey) -> None:
-        """Drop the state of an ended attempt, before anybody sees the end, and order the removal of
-        its file, together with those of others: the launcher does not answer."""
-        self._forget(key)
-        if not self._gone:
-            asyncio.get_running_loop().call_later(_REMOVE_FILES_S, self._remove_files)
-        self._gone.append(protocol.AttemptOrder(id=key[0], attempt=key[1]))
-
-    def _remove_files(self) -> None:
-        attempts, self._gone = tuple(self._gone), []
-        self._order(protocol.REMOVE_FILES, protocol.RemoveFilesOrder(attempts))
-
-    def _launch_if_owed(self, job_id: int) -> Callable[[], None]:
-        """Return a callback that launches the job if its launch is owed by then."""
-
-        def launch() -> None:
-            present = self._engine.ledger.jobs.get(job_id)
-            if present is not None and present.state is JobState.STARTING:
-                self._engine.perform_owed(present)
-
-        return launch
-
-    def _reconcile(self, known: dict[AttemptKey, Owner]) -> None:
-        """Compare the ledger with the launcher's list, once the engine has processed the reports of
-        all listed attempts, which are in its inbox already."""
-
-        def reconcile() -> None:
-            reach("reconcile.before-settling")
-            if self._is_closed:
-                return
-            engine = self._engine
-            self.is_ready, self._link.away_since_s = True, None
-            # Submitted first, so that it is durable before any job is admitted.
-            highest = max((job_id for job_id, _ in known), default=0)
-            self._submit(st.IdsSeen(engine.clock(), highest))
-            nodes = self._link.nodes
-            elsewhere = {key: owner for key, owner in known.items() if self._is_elsewhere(key)}
-            here = {key: owner for key, owner in known.items() if key not in elsewhere}
-            left = leftovers(engine.ledger, here, engine.journal.id, engine.journal.job)
-            self._note_strays({**left.strays, **elsewhere})
-            ours = here.keys() - left.strays.keys()
-            booted_at_s = self._booted_at_s()
-            for missing in missing_attempts(engine.ledger, ours, engine.clock().at_s, booted_at_s):
-                if nodes.must_have(engine.ledger.jobs[missing.job_id]):
-                    self._submit(missing)
-            for removal in left.removals:
-                self._send_attempt(removal)
-            self._link.on_ready()
-            engine.perform_all_owed(nodes)
-            # Jobs may have been submitted while no launcher was there to start them.
-            engine.want_pass()
-            self._submit(st.Tick(engine.clock()))
-
-        # A tick changes nothing; its answer comes after all reports before it are recorded.
-        self._submit(st.Tick(self._engine.clock()), reconcile)
-
-    def _booted_at_s(self) -> float | None:
-        """Return when the machine was started on which jobs run, if it is this one."""
-        return booted_at_s() if self._link.nodes.has_home else None
-
-    def _is_elsewhere(self, key: AttemptKey) -> bool:
-        """Return whether the job's present attempt is on another launcher's node: then this
-        one's is of an earlier journal, and somebody's work. If that node is not configured any
-        more, it was this launcher's."""
-        job = self._engine.ledger.jobs.get(key[0])
-        if job is None or job.attempt != key[1] or self._link.nodes.may_have(job):
-            return False
-        return self._is_configured(job)
-
-    def _is_configured(self, job: Job) -> bool:
-        """Return whether the node that the job is on is configured, or the job on none."""
-        return not job.node or job.node in (node.name for node in self._engine.rules.axes.nodes)
-
-    def _may_run_elsewhere(self, job: Job) -> bool:
-        """Return whether the job may run although this launcher does not know it: on a node that is
-        not configured any more. Where none is, the job's user may end it all the same."""
-        nodes = self._link.nodes
-        if nodes.must_have(job):
-            return False
-        return not (nodes.are_all and job.state is JobState.STOPPING)
-
-    def _note_strays(self, strays: dict[AttemptKey, Owner]) -> None:
-        for key in strays.keys() - self._link.strays.keys():
-            words = "event=stray job=%d attempt=%d uid=%s: it is of no job of this journal"
-            log.warning(words, *key, strays[key].uid)
-        self._link.strays = strays
-        self._engine.taken_attempts[self._link] = dict(sorted(strays))
-
-    def _submit(self, stimulus: st.Stimulus, then: Callable[[], None] | None = None) -> None:
-        """Queue a stimulus for the engine, and call `then` when it is durable. If the journal fails
-        the launcher is asked to list its attempts again."""
-
-        def answer(result: object) -> None:
-            if isinstance(result, HostError):
-                # One list is enough for all failed stimuli: it repeats every report.
-                if self._relist is None:
-                    loop = asyncio.get_running_loop()
-                    self._relist = loop.call_later(RELIST_S, self.list_again)
-            elif then is not None:
-                then()
-
-        self._engine.submit(Work(stimulus, answer=answer))
-
-
-class Outbox:
-    """The queue of orders of one connection. When the connection ends, sending stops; the reader of
-    reports handles the end."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        """`connection` is non-blocking and is closed by `close`."""
-        self._connection = connection
-        self._loop = asyncio.get_running_loop()
-        #: The rest of each line, and the file that is sent with its first byte.
-        self._queue: deque[tuple[memoryview, bytes | None]] = deque()
-        self._is_waiting = False
-        self._is_closed = False
-
-    @property
-    def is_full(self) -> bool:
-        return len(self._queue) > _MOST_QUEUED
-
-    def send(self, line: bytes, payload: bytes | None = None) -> None:
-        if self._is_closed:
-            return
-        self._queue.append((memoryview(line), payload))
-        if not self._is_waiting:
-            self._flush()
-
-    def close(self) -> None:
-        if self._is_closed:
-            return
-        self._is_closed = True
-        self._queue.clear()
-        self._loop.remove_writer(self._connection)
-        self._connection.close()
-
-    def _flush(self) -> None:
-        self._is_waiting = False
-        while self._queue and not self._is_closed:
-            line, payload = self._queue[0]
-            try:
-                sent = self._send(line, payload)
-            except BlockingIOError:
-                self._is_waiting = True
-                self._loop.add_writer(self._connection, self._on_writable)
-                return
-            except OSError as error:
-                if error.errno in _SHORT:
-                    self._is_waiting = True
-                    self._loop.call_later(_SEND_RETRY_S, self._flush)
-                else:
-                    self._queue.clear()
-                return
-            # The file has gone with the first byte of the line.
-            self._queue[0] = (line[sent:], None)
-            if not self._queue[0][0]:
-                self._queue.popleft()
-
-    def _on_writable(self) -> None:
-        self._loop.remove_writer(self._connection)
-        self._flush()
-
-    def _send(self, line: memoryview, payload: bytes | None) -> int:
-        if payload is None:
-            return self._connection.send(line)
-        fd = seal(payload)
-        try:
-            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))
-            return self._connection.sendmsg([line], [rights])
-        finally:
-            os.close(fd)
