@@ -29,7 +29,7 @@ from drfd.client.connection import Connection
 from drfd.common.errors import Unavailable
 from drfd.daemon.spawn import group_for
 from drfd.launcher.system.process import start_ticks
-from kernel import Kernel
+from kernel import Kernel, is_removed
 from starters import compiled_starter
 
 BIN = Path(sys.executable).parent
@@ -406,13 +406,9 @@ class Instance:
                 for pid in (job / "cgroup.procs").read_text().split():
                     with suppress(ProcessLookupError):
                         os.kill(int(pid), signal.SIGKILL)
-        for job in [*self._job_groups(), *self._groups()]:
-            deadline = time.monotonic() + 5
-            while job.exists() and time.monotonic() < deadline:
-                try:
-                    job.rmdir()
-                except OSError:
-                    time.sleep(0.01)
+        deadline = time.monotonic() + 5
+        while not all(is_removed(top) for top in self._groups()) and time.monotonic() < deadline:
+            time.sleep(0.01)
         Kernel().end_holder(group_for(self.state))
 
 

@@ -5,7 +5,7 @@ import socket
 import struct
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -157,14 +157,11 @@ def _keyed(file: Path) -> dict[str, int]:
 
 
 def is_removed(cgroup: Path) -> bool:
-    """Remove it, if it is still there and can be."""
-    try:
-        cgroup.rmdir()
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    return True
+    """Remove it with those below, if it is still there and can be."""
+    for place, _, _ in os.walk(cgroup, topdown=False):
+        with suppress(OSError):
+            os.rmdir(place)
+    return not cgroup.exists()
 
 
 def holder(name: str) -> str:
