@@ -12,8 +12,9 @@ from drfd.core.decisions.outcome import LOSSES, UNKNOWN_LOSS
 from drfd.core.explain import waits
 from drfd.core.model import job
 from drfd.protocol.job_options import OPTIONS, Option
-from drfd_cli.commands import shares
-from drfd_cli.output import JOB_COLUMNS, NODE_COLUMNS
+from drfd_cli.commands import history, shares
+from drfd_cli.output import Columns
+from drfd_cli.tables.columns import JOBS, PAST_JOBS
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference.md"
 
@@ -38,13 +39,27 @@ def _options() -> Iterator[str]:
 
 
 def _columns() -> Iterator[str]:
-    found: dict[str, Iterable[str]] = {
-        "status": JOB_COLUMNS,
-        "shares": NODE_COLUMNS,
-        "nodes": shares._COLUMNS,
+    found = {
+        "status": JOBS,
+        "history": {key: each for key, each in PAST_JOBS.items() if key not in JOBS},
+        "report": history.REPORT,
+        "shares": shares.POOLS,
+        "nodes": shares.NODES,
     }
-    rows = ((f"`drf {verb}`", f"`{' '.join(names)}`") for verb, names in found.items())
-    return _table(("command", "columns of `--parsable`"), rows)
+
+    def keys(columns: Columns, *, for_programs: bool) -> str:
+        chosen = (key for key, each in columns.items() if (each.value is not None) == for_programs)
+        return f"`{' '.join(chosen)}`"
+
+    rows = (
+        (
+            f"`drf {verb}`" + (", besides those of status" if verb == "history" else ""),
+            keys(columns, for_programs=True),
+            keys(columns, for_programs=False),
+        )
+        for verb, columns in found.items()
+    )
+    return _table(("command", "keys of columns", "others that -o knows"), rows)
 
 
 def _classes(base: type) -> Iterator[type]:

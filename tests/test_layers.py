@@ -168,9 +168,9 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "output": set(),
         "submit_warnings": set(),
         "personal": set(),
-        "table": {"output"},
+        "tables": {"output"},
         "charts": {"output"},
-        "trace_view": {"output", "charts", "table"},
+        "trace_view": {"output", "charts", "tables"},
         "slurm": {"output", "submit_warnings"},
         "terminal": {"output"},
         "which_job": {"output"},
@@ -181,7 +181,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         },
         # Only as the type of what a call hands on.
         "options": {"output", "which_job", "personal", "quick", "slurm"},
-        "demo": {"output", "table"},
+        "demo": {"output", "tables"},
         "main": {"options", "output", "commands.completion"},
         # Lines that a verb prints about a job, a node or an output, and the live view shows.
         "top": {
@@ -191,7 +191,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "web": {"output", "top", "commands.log"},
         "commands": {
             "web",
-            *("output", "table", "charts", "options", "which_job", "terminal", "demo", "top"),
+            *("output", "tables", "charts", "options", "which_job", "terminal", "demo", "top"),
             *("trace_view", "slurm", "quick", "submit_warnings", "personal"),
         },
         "start": {"quick", "main", "slurm"},

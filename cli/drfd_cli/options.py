@@ -62,7 +62,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 V = TypeVar("V")
 
 #: The parameters of a command that together are its `Form`.
-FORM = ("as_json", "as_csv", "parsable", "no_header", "chosen")
+FORM = ("as_json", "as_csv", "no_header", "chosen")
 
 
 if TYPE_CHECKING:
@@ -320,14 +320,10 @@ colour_option = click.option(
 )  # fmt: skip
 
 
-def prints_result(
-    *, columns: Columns[Any] | None = None, csv: str | None = None
-) -> Callable[[F], F]:
-    """Add --json to a verb that returns a `Result`, and print the result.
-
-    With `columns`, the verb has --parsable and prints these; with `csv`, a help text, it has --csv.
-    A verb that has printed everything itself returns its exit code instead.
-    """
+def prints_result(*, columns: Columns | None = None) -> Callable[[F], F]:
+    """Add --json to a verb that returns a `Result`, and print the result. With `columns`, it has
+    -o, --parsable and --csv. A verb that has printed everything itself returns its exit code
+    instead."""
 
     def split(context: click.Context, param: click.Parameter, value: str | None) -> Any:
         known = columns or ()
@@ -339,15 +335,13 @@ def prints_result(
         return chosen
 
     options = [click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")]
-    if csv is not None:
-        options.insert(0, click.option("--csv", "as_csv", is_flag=True, help=csv))
     if columns is not None:
         options += [
-            click.option("--parsable", is_flag=True,
-                         help="Print lines for programs, split by tabs."),
+            click.option("-o", "--columns", "chosen", metavar="KEYS", callback=split,
+                         help="Only these columns, such as id,state."),
+            click.option("--csv/--parsable", "as_csv", default=None,
+                         help="Print lines for programs, with commas or tabs."),
             click.option("--no-header", is_flag=True, help="Without the line of column names."),
-            click.option("--columns", "chosen", metavar="NAMES", callback=split,
-                         help="Only these of --parsable, such as id,state."),
         ]  # fmt: skip
 
     def add(function: F) -> F:

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
         ExpectedStart,
         HelloReply,
         JobView,
-        NodeView,
         ProgressView,
         RatesView,
         ResourcesView,
@@ -508,63 +507,44 @@ def has_colour() -> bool:
 # Sizes are in bytes, rates in bytes per second, times in Unix seconds; an unknown value is empty.
 # No value contains a tab or a line end, whatever the name of a job.
 
-#: The columns of a line by name, with the function that returns the value.
-Columns = Mapping[str, Callable[[V], object]]
-#: The columns of a table in CSV, and what its rows are about. New columns come last, so that no
-#: other column moves.
-Csv = tuple[Columns[Any], Iterable[Any]]
 
-AMOUNTS = ("cores", "memory", "read", "write")
+@dataclass(frozen=True)
+class Column:
+    """A column of a list, with all that is said of it."""
 
+    title: str
+    #: Returns the cell of a row for people.
+    show: Callable[[Any], object] = str
+    #: Its name for -o and for programs, or "" in a table that has no other forms.
+    key: str = ""
+    #: Returns the value for programs; without it, only people have it.
+    value: Callable[[Any], object] | None = None
+    is_right: bool = False
+    #: Whether it is never cut on a narrow screen.
+    is_fixed: bool = False
+    #: Whether it has sentences, which as the last column are broken into lines and, on a screen,
+    #: told once for neighbours.
+    is_sentence: bool = False
+    is_shown: bool = True
+    #: The order in which columns are left out on a narrow screen, the highest first; 0 for those
+    #: that each screen has.
+    rank: int = 0
+    #: The width to which it is cut in any case, and to which it is cut before others are left out;
+    #: 0 for none.
+    most: int = 0
+    least: int = 0
+    #: Its names in Slurm's lists: the sign of `squeue -o` (or the name of -O in braces), the head
+    #: there, names of -O; names of `sacct` with their widths. It has the value for programs there.
+    squeue: str = ""
+    sacct: str = ""
 
-def fields(*names: str, of: str | None = None, prefix: str = "") -> Columns[Any]:
-    """Return a column for each of these fields of a view, or of the object `of` in it; what is not
-    there is empty."""
-    return {prefix + name: partial(_field, name=name, of=of) for name in names}
-
-
-def _field(view: Any, *, name: str, of: str | None) -> object:
-    part = view if of is None else view.get(of)
-    return None if part is None else part.get(name)
-
-
-#: The columns of jobs. A new column is added at the end, and no column is ever renamed.
-JOB_COLUMNS: Columns[JobView] = {
-    **fields("id", "name", "user", "pool", "state"),
-    "code": lambda job: _code(job),
-    **fields(*AMOUNTS, of="demand"),
-    **fields("time_limit_s", "priority", "attempt", "submitted_at", "started_at", "ended_at"),
-    **fields("exit_code", "signal"),
-    "why": why_line,
-    **fields("array_id", "array_index", "array_tasks"),
-    "gres": lambda job: _counts(job["demand"]["gres"]),
-    # Such as `gpu=0,1;tape=left`.
-    "gres_instances": lambda job: ";".join(
-        f"{name}={','.join(each)}" for name, each in job.get("gres_instances", {}).items()
-    ),
-    **fields("group"),
-    "gres_memory": lambda job: _counts(job["demand"].get("gres_memory", {})),
-    **fields("cores_max", of="demand"),
-}
-
-#: The columns of nodes of the fair-share tree. New ones are added at the end, too.
-NODE_COLUMNS: Columns[NodeView] = {
-    **fields("path", "entitlement", "dominant_share", "dominant_resource", "satisfaction"),
-    **fields(*AMOUNTS, of="usage"),
-    **fields("running", "pending"),
-    "gres": lambda node: _counts(node["usage"]["gres"]),
-    **fields("owed_hours", "allowed_hours", of="debt", prefix="debt_"),
-}
+    def word(self, view: Any) -> object:
+        """Return what programs get of a row; None if it is unknown."""
+        return self.show(view) if self.value is None else self.value(view)
 
 
-def _code(job: JobView) -> str | None:
-    about = job["reason"] or job["outcome"]
-    return None if about is None else about["code"]
-
-
-def _counts(counts: Mapping[str, int]) -> str:
-    """Return counts as `gpu=2,tape=1`."""
-    return ",".join(f"{name}={count}" for name, count in counts.items())
+#: Columns by their keys.
+Columns = Mapping[str, Column]
 
 
 @dataclass(frozen=True)
@@ -575,10 +555,10 @@ class Result:
     show: Callable[[], None]
     #: Return the object that --json prints.
     view: Callable[[], object]
-    #: Return the jobs or nodes that --parsable lists, page by page.
-    pages: Callable[[], Iterable[Sequence[Any]]] | None = None
-    #: Return the columns and the rows that --csv prints.
-    csv: Callable[[], Csv] | None = None
+    #: Return the jobs or nodes that --parsable and --csv list, page by page.
+    rows: Callable[[], Iterable[Sequence[Any]]] | None = None
+    #: Their columns, if they are not those of the verb.
+    columns: Columns | None = None
     #: Print messages on stderr, which belong to no form, and return the exit code.
     finish: Callable[[], int] | None = None
 
@@ -610,56 +590,46 @@ class Form:
     """The form that the options of a command line ask for."""
 
     as_json: bool = False
-    as_csv: bool = False
-    parsable: bool = False
+    #: Whether lines for programs are split by commas or by tabs; None if none are asked for.
+    as_csv: bool | None = None
     no_header: bool = False
-    #: The names given with --columns, or None for all columns.
+    #: The keys given with -o, or None for all columns.
     chosen: Sequence[str] | None = None
 
     @property
-    def is_parsable(self) -> bool:
-        return bool(self.parsable or self.no_header or self.chosen)
-
-    @property
     def is_for_people(self) -> bool:
-        return not (self.as_json or self.as_csv or self.is_parsable)
+        return not (self.as_json or self.no_header) and self.as_csv is None
 
 
-def render(result: Result, form: Form, columns: Columns[Any]) -> int:
+def render(result: Result, form: Form, columns: Columns) -> int:
     """Print the result in this form and return the exit code."""
     if form.as_json:
         from json import dumps
 
         click.echo(dumps(result.view()))
-    elif form.as_csv and result.csv is not None:
-        _print_csv(*result.csv())
-    elif form.is_parsable and result.pages is not None:
-        _print_lines(result.pages(), form, columns)
-    else:
+    elif form.is_for_people or result.rows is None:
         result.show()
+    else:
+        _print_lines(result.rows(), form, result.columns or columns)
     return 0 if result.finish is None else result.finish()
 
 
-def _print_lines(pages: Iterable[Sequence[Any]], form: Form, columns: Columns[Any]) -> None:
-    names = form.chosen or list(columns)
-    lines = [] if form.no_header else ["\t".join(names)]
+def _print_lines(pages: Iterable[Sequence[Any]], form: Form, columns: Columns) -> None:
+    keys = form.chosen or [each.key for each in columns.values() if each.value is not None]
+    lines = [] if form.no_header else [[*keys]]
     for views in pages:
-        for view in views:
-            lines.append("\t".join(_word(columns[name](view)) for name in names))
-        if lines:
-            click.echo("\n".join(lines))
+        lines += [[_word(columns[key].word(view)) for key in keys] for view in views]
+        _print_words(lines, as_csv=bool(form.as_csv))
         lines = []
 
 
-def _print_csv(columns: Columns[Any], views: Iterable[Any]) -> None:
-    """Print comma-separated values, one line for each view; None is an empty value."""
-    import csv
+def _print_words(lines: Sequence[Sequence[str]], *, as_csv: bool) -> None:
+    if as_csv:
+        import csv
 
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(columns)
-    for view in views:
-        cells = (show(view) for show in columns.values())
-        writer.writerow("" if cell is None else clean(cell, 4096) for cell in cells)
+        csv.writer(sys.stdout, lineterminator="\n").writerows(lines)
+    elif lines:
+        click.echo("\n".join(map("\t".join, lines)))
 
 
 def _word(value: Any) -> str:

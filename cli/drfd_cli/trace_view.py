@@ -13,8 +13,8 @@ from drfd.sim.driver import Run
 from drfd.sim.metrics import SIZES, View, measure
 from drfd.sim.workload import Workload
 from drfd_cli import output
-from drfd_cli.output import counted
-from drfd_cli.table import Column, print_items, print_rows, right
+from drfd_cli.output import Column, counted
+from drfd_cli.tables.layout import print_items, print_rows, right
 
 #: Most lines or jobs left out that are named; all are counted.
 _NAMED = 5
@@ -171,17 +171,22 @@ def _print_users(runs: list[View]) -> None:
 
 
 def _columns_of(run: View) -> list[Column]:
-    def of(title: str, show: Callable[[View], str], **more: bool) -> Column:
+    def of(title: str, show: Callable[[View], str], is_fixed: bool = True) -> Column:
         users = run["users"]
-        return right(title, lambda leaf: show(users[leaf]) if leaf in users else "-", **more)
+        return right(title, lambda leaf: show(users[leaf]) if leaf in users else "-",
+                     is_fixed=is_fixed)  # fmt: skip
 
     def kept(user: View) -> str:
         return "-" if user["promise_kept"] is None else _percent(user["promise_kept"])
 
     return [
-        of(f"{run['label']}: WAIT", lambda user: show_duration(user["wait_s"]["mean"])),
-        of("KEPT", kept, is_fixed=True),
-        of("SHARE", lambda user: _percent(user["share"]), is_fixed=True),
+        of(
+            f"{run['label']}: WAIT",
+            lambda user: show_duration(user["wait_s"]["mean"]),
+            is_fixed=False,
+        ),
+        of("KEPT", kept),
+        of("SHARE", lambda user: _percent(user["share"])),
     ]
 
 

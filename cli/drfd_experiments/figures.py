@@ -13,8 +13,8 @@ import click
 from drfd.sim.figures import Panel
 from drfd_cli import charts, output
 from drfd_cli.options import asked_form, prints_result
-from drfd_cli.output import Result
-from drfd_cli.table import Column, print_rows
+from drfd_cli.output import Column, Result
+from drfd_cli.tables.layout import print_rows
 
 #: A cell of a table, or None if it is empty.
 Cell = str | int | float | None

@@ -249,8 +249,8 @@ def _history(row: Row) -> SimJob:
         submit_s=seconds(row["submitted_at"], "submission"),
         run_s=max(0.0, ended_s - started_s - frozen_s),
         demand=NOTHING.with_amounts(
-            {name: round(number(row.get(f"declared_{name}", "0"), name)) for name in AXES}
-            | {"cores": _milli(row["declared_cores"])}
+            {name: round(number(row.get(name, "0"), name)) for name in AXES}
+            | {"cores": _milli(row["cores"])}
         ),
         limit_s=_limit(row["time_limit_s"], "time_limit_s"),
         user=name(row["user"], "user"),
@@ -342,7 +342,7 @@ def _swim(rates: tuple[int, int]) -> TraceFormat:
 
 _FORMS = (
     TraceFormat("a table of jobs", frozenset(OWN_NEEDED), _own, columns=OWN),
-    TraceFormat("drf history", frozenset(("submitted_at", "declared_cores", "ended_at")), _history),
+    TraceFormat("drf history", frozenset(("submitted_at", "cores", "ended_at")), _history),
     *(
         TraceFormat(
             kind,
@@ -555,6 +555,6 @@ def _past(job: View) -> SimJob:
     cells = {**job, "cpu_seconds": used.get("cpu_seconds")}
     cells["suspended_seconds"] = used.get("suspended_seconds")
     for each in AXES:
-        cells[f"declared_{each}"] = demand.get(each)
+        cells[each] = demand.get(each)
     row = {column: "" if cell is None else str(cell) for column, cell in cells.items()}
     return replace(_history(row), demand=amount_of(demand))

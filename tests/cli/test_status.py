@@ -11,8 +11,10 @@ from rich.cells import cell_len
 
 from canned import Message, refusal
 from drfd.common.units import clock_time
-from drfd_cli import output, table
+from drfd_cli import output
 from drfd_cli.commands import doctor
+from drfd_cli.output import Column
+from drfd_cli.tables.layout import print_rows, right
 
 WHY = {
     "code": "RESOURCES",
@@ -140,7 +142,7 @@ def test_a_list_of_many_pages_is_one(drf, screen, daemon, job):
     assert [asked.get("after") for asked in daemon.requests] == [None, [41, False]]
     shown = screen(80, "status").splitlines()
     rows = [line for line in shown if line.startswith(" 42 ")]
-    assert [line.split()[1] for line in rows] == [*names[:3], "longer-than…"]
+    assert [line.split()[1] for line in rows] == names
     assert [line.split(":")[0].strip() for line in shown if " RESOURCES" in line] == [
         "42 to 42",
         "RESOURCES",
@@ -333,7 +335,8 @@ def test_the_columns_for_programs_are_the_same_in_every_release(drf, listed, job
 @pytest.mark.parametrize(
     ("words", "out"),
     [
-        ("--columns state,id", "state\tid\nRUNNING\t42\n"),
+        ("--parsable -o state,id", "state\tid\nRUNNING\t42\n"),
+        ("--csv -o id,why,cores,time_limit_s", "id,why,cores,time_limit_s\n42,,8,3600\n"),
         ("--columns id --no-header", "42\n"),
         ("--parsable --columns id,code", "id\tcode\n42\t\n"),
     ],
@@ -346,14 +349,31 @@ def test_columns_can_be_chosen_and_no_jobs_are_a_header_alone(drf, listed, job, 
     assert (result.out, result.err) == ("".join(out.splitlines(keepends=True)[:-1]), "")
 
 
+@pytest.mark.parametrize("columns", [40, 80, 240])
+def test_people_choose_columns_too(drf, screen, listed, daemon, job, columns):
+    """Those that are chosen are on the narrowest screen."""
+    listed(job(group="sweep", ended_at=1_700_000_100.0), job(id=43, **WAITS))
+    chosen = "group,time_limit_s,id,io,priority,started_at"
+    _, head, _, first, second, *_ = screen(columns, "status", "-o", chosen).splitlines()
+    if columns > 40:
+        assert head.split() == ["GROUP", "LIMIT", "ID", "IO", "R/W", "PRIORITY", "STARTED"]
+        assert first.split()[:5] == ["sweep", "1h00m", "42", "-", "0"]
+        assert second.split() == ["-", "1h00m", "43", "-", "0", "-"]
+    daemon.replies["shares"] = SHARES
+    shown = screen(columns, "shares", "-o", "running,path").splitlines()
+    assert shown[1].split() == ["RUN", "POOL", "OR", "USER"]
+    assert "capacity" in shown[-1]
+    assert "capacity" not in screen(columns, "shares", "-o", "running")
+
+
 def test_a_column_that_is_not_there_is_named(drf, daemon):
     result = drf("shares", "--columns", "path,colour")
     assert (result.code, result.out, daemon.requests) == (2, "", [])
     assert result.err == (
-        "drf shares: Invalid value for '--columns': there is no column 'colour'; there are "
+        "drf shares: Invalid value for '-o' / '--columns': there is no column 'colour'; there are "
         "path, entitlement, dominant_share, dominant_resource, satisfaction, cores, memory, "
         "read, write, running, pending, gres, "
-        "debt_owed_hours, debt_allowed_hours\n"
+        "debt_owed_hours, debt_allowed_hours, weight, io, debt\n"
     )
 
 
@@ -497,8 +517,8 @@ def test_columns_stand_below_each_other_whatever_signs_are_in_them(capsys):
         cut = output.shorten(long, 24)
         assert cut.endswith("…") and 23 <= cell_len(cut) <= 24
     names = (ACCENTED, MARKED, WIDE, "plain")
-    columns = [table.Column("NAME"), table.right("SIZE"), table.Column("USER")]
-    table.print_rows(columns, [(each, each, "x") for each in names])
+    columns = [Column("NAME"), right("SIZE"), Column("USER")]
+    print_rows(columns, [(each, each, "x") for each in names])
     _, heading, _, *rows, _ = capsys.readouterr().out.splitlines()
     ends = {cell_len(line[: line.index(" x")]) for line in rows}
     assert ends == {heading.index("USER") - 1}

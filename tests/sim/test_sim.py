@@ -411,7 +411,7 @@ def test_such_a_job_is_never_faster_than_the_machine():
 
 HISTORY = (
     "id,name,user,pool,state,exit_code,signal,attempt,submitted_at,started_at,ended_at,"
-    "time_limit_s,declared_cores,declared_memory,declared_read,declared_write,suspended_seconds\n"
+    "time_limit_s,cores,memory,read,write,suspended_seconds\n"
 )
 
 
@@ -434,7 +434,7 @@ def test_what_history_prints_is_a_trace():
 
 def test_what_history_prints_tells_what_jobs_used_and_could_use():
     header, line = (
-        HISTORY.rstrip("\n") + ",cpu_seconds,declared_cores_max\n",
+        HISTORY.rstrip("\n") + ",cpu_seconds,cores_max\n",
         "4,a,ann,root.lab,COMPLETED,0,,1,100.5,110,150,3600,2.5,1048576,5,6,10,33.25,8\n",
     )
     job = only(header + line)

@@ -24,7 +24,8 @@ from drfd.common.units import show_size
 from drfd_cli import output
 from drfd_cli.demo import private_daemon
 from drfd_cli.options import WithExperiments
-from drfd_cli.table import Column, Table, right
+from drfd_cli.output import Column
+from drfd_cli.tables.layout import Table, right
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import DoctorReply, JobView, NodeView, SharesReply

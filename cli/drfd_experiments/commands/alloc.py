@@ -10,8 +10,8 @@ import click
 from drfd.common.errors import Refused
 from drfd_cli import output
 from drfd_cli.options import prints_result
-from drfd_cli.output import Result
-from drfd_cli.table import Column, print_rows, right
+from drfd_cli.output import Column, Result
+from drfd_cli.tables.layout import print_rows, right
 from drfd_experiments.alloc import Allocation, Spec, allocate, dominant_resource, read_spec
 
 #: Most bytes of a SPEC.

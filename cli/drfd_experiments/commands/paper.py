@@ -12,8 +12,8 @@ from drfd.common.strict_table import suggestion
 from drfd.sim.workload import read_trace
 from drfd_cli import charts, output
 from drfd_cli.options import prints_result
-from drfd_cli.output import Result
-from drfd_cli.table import Column, print_rows
+from drfd_cli.output import Column, Result
+from drfd_cli.tables.layout import print_rows
 from drfd_experiments import facebook, macro, sharing
 from drfd_experiments.cluster import SWAP_COST
 from drfd_experiments.figures import Figure, plot_option, show_figures

@@ -7,20 +7,31 @@ wider than the screen leaves out columns by rank, then cuts words before numbers
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any
 
 import click
 
-from drfd_cli.output import clean, columns_of, cut, has_colour, has_screen, pad, width, wrapped
+from drfd_cli.output import (
+    Column,
+    clean,
+    columns_of,
+    cut,
+    has_colour,
+    has_screen,
+    pad,
+    width,
+    wrapped,
+)
 
 #: Least width of a column that is cut.
 _LEAST = 4
-#: Least width of a last column that is broken into lines, unless the caller gives one.
+#: Least width of a last column that is broken into lines.
 _LAST = 16
+#: A width that no text has.
+_ENDLESS = 1000
 #: Blanks between two columns where there is room for them, and where columns are cut.
 _APART, _TIGHT = 3, 1
 #: Most lines into which a sentence in the last column may be broken beside the others.
@@ -29,19 +40,6 @@ _MOST_BROKEN = 3
 _INDENT = 6
 #: Styles by name (ECMA-48 SGR).
 _STYLES = {"bold": 1, "red": 31, "green": 32, "yellow": 33, "magenta": 35, "bright_black": 90}
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a list, with all that is said of it."""
-
-    title: str
-    #: Returns the cell of a row.
-    show: Callable[[Any], object] = str
-    is_right: bool = False
-    #: Whether it is never cut on a narrow screen.
-    is_fixed: bool = False
-    is_shown: bool = True
 
 
 right = partial(Column, is_right=True)
@@ -61,22 +59,17 @@ class Painted(str):
 class Table:
     """A table whose rows come in pages. Each page is laid out when it comes, and may widen columns.
 
-    The last column is broken into lines, of at least `last_width` if that is not zero; without it,
-    a fixed one is not. If it `explains` the rows, neighbours on a screen with the same sentence
-    have it once; and if the column is so narrow that one would take many lines, all of them are
-    printed below their rows over the whole width. The first column names the rows. In a file, the
-    rows of a list that `is_long` have a line each.
+    Unless it is fixed, the last column is broken into lines. On a screen, neighbours with the same
+    sentence in it have it once; and if the column is so narrow that one would take many lines, all
+    of them are printed below their rows over the whole width. The first column names the rows. In a
+    file, the rows of a list that `is_long` have a line each.
     """
 
-    def __init__(
-        self, columns: Iterable[Column], *, last_width: int = 0, explains: bool = False,
-        is_long: bool = False,
-    ) -> None:  # fmt: skip
+    def __init__(self, columns: Iterable[Column], *, is_long: bool = False) -> None:
         self.columns = [column for column in columns if column.is_shown]
         self._titles = [clean(column.title) for column in self.columns]
         #: The widths that the pages so far would have.
         self._wanted = [*map(columns_of, self._titles)]
-        self._last_width, self._explains = last_width, explains and has_screen()
         self._room = sys.maxsize if is_long and not has_screen() else width()
         self._is_begun = self._is_below = False
 
@@ -88,15 +81,25 @@ class Table:
         """Return the lines of rows of cells."""
         cells = [*map(list, zip(*rows, strict=True))] or [[] for _ in self.columns]
         # Most cells of a column are alike.
-        texts = [{cell: clean(cell, 400) for cell in {*each}} for each in cells]
+        texts = [
+            {cell: cut(clean(cell, 400), column.most or _ENDLESS) for cell in {*each}}
+            for column, each in zip(self.columns, cells, strict=True)
+        ]
         self._wanted = [
             max([before, *map(columns_of, each.values())])
             for before, each in zip(self._wanted, texts, strict=True)
         ]
+        if not self._is_begun:
+            kept = self._kept()
+            every: tuple[list[Any], ...] = (
+                self.columns, self._titles, self._wanted, cells, texts,
+            )  # fmt: skip
+            for each in every:
+                each[:] = [each[at] for at in kept]
         below: dict[int, list[str]] = {}
-        if self._explains:
+        if self.columns[-1].is_sentence and has_screen():
             below = self._explained([texts[0][cell] for cell in cells[0]], cells[-1], texts[-1])
-        is_broken = self._last_width > 0 or not self.columns[-1].is_fixed or self._is_below
+        is_broken = not self.columns[-1].is_fixed
         widths, apart = self._laid_out(is_broken=is_broken)
         gap = " " * apart
         blanks = " " * (sum(widths[:-1]) + apart * (len(widths) - 1) + 1)
@@ -111,8 +114,7 @@ class Table:
         self._is_begun = True
         for at, (cell, *parts) in enumerate(zip(cells[-1], *firsts, strict=True)):
             found.append(f" {gap.join(parts)}".rstrip())
-            more = shown[-1][cell][1:] if is_broken else ()
-            found += [f"{blanks}{each}".rstrip() for each in more]
+            found += [f"{blanks}{each}".rstrip() for each in shown[-1][cell][1:]]
             found += below.get(at, ())
         return found
 
@@ -127,9 +129,28 @@ class Table:
     def _lines_in(self, at: int, text: str, own: int, cell: object) -> list[str]:
         """Return the text of a cell, of the last column in lines."""
         column, is_last = self.columns[at], at == len(self.columns) - 1
-        parts = [cut(text, own)] if not is_last or columns_of(text) <= own else wrapped(text, own)
+        is_whole = not is_last or column.is_fixed or columns_of(text) <= own
+        parts = [cut(text, own)] if is_whole else wrapped(text, own)
         style = getattr(cell, "style", "")
         return [_styled(pad(each, own, right=column.is_right), style) for each in parts]
+
+    def _kept(self) -> list[int]:
+        """Return the indices of the columns for which the screen is wide enough."""
+        kept = [*range(len(self.columns))]
+
+        def needed(at: int) -> int:
+            column = self.columns[at]
+            return min(self._wanted[at], _LAST if column.is_sentence else column.least or _ENDLESS)
+
+        def rank(at: int) -> int:
+            return self.columns[at].rank
+
+        while kept and sum(map(needed, kept)) + _APART * len(kept) - 1 > self._room:
+            last = max(kept, key=rank)
+            if not rank(last):
+                break
+            kept.remove(last)
+        return kept
 
     def _laid_out(self, *, is_broken: bool) -> tuple[list[int], int]:
         """Return the widths of the columns, and how far they are apart."""
@@ -137,8 +158,8 @@ class Table:
         is_fixed = [column.is_fixed for column in self.columns]
         whole = widths[-1]
         if is_broken:
-            widths[-1] = min(whole, self._last_width or _LAST)
-            is_fixed[-1] = self._last_width > 0
+            widths[-1] = min(whole, _LAST)
+            is_fixed[-1] = self.columns[-1].is_sentence
         # There is a blank at each end.
         if sum(widths) + _APART * len(widths) - 1 > self._room:
             apart = _TIGHT
@@ -159,7 +180,7 @@ class Table:
         # The indices of neighbours with the same text.
         runs = [[*run] for _, run in groupby(range(len(told)), key=lambda at: told[at])]
         others = self._wanted[:-1]
-        room = max(self._last_width, self._room - sum(others) - _APART * len(others) - 2)
+        room = max(_LAST, self._room - sum(others) - _APART * len(others) - 2)
         if not self._is_begun:
             most = _MOST_BROKEN * room * 3 // 4
             self._is_below = any(columns_of(text) > most for text in told)
@@ -205,12 +226,12 @@ def echo(lines: Iterable[str]) -> None:
 
 
 def print_items(
-    columns: Iterable[Column], items: Iterable[Any], *, last_width: int = 0,
+    columns: Iterable[Column], items: Iterable[Any], *,
     below: Iterable[Mapping[str, object]] = (),
 ) -> None:  # fmt: skip
     """Print a table with a row for each item, and below them rows of which the cells are given by
     their headings."""
-    table = Table(columns, last_width=last_width)
+    table = Table(columns)
     rows = [[column.show(item) for column in table.columns] for item in items]
     rows += [[row.get(column.title, "") for column in table.columns] for row in below]
     echo([*table.lines_of(rows), ""])

@@ -1,0 +1,259 @@
+"""What lists say of jobs: each column is declared once, for people, programs and Slurm's lists.
+
+`drf status`, `drf history`, their --parsable and --csv, `-o`, `drf top` and squeue name its key. A
+new column comes last, so that no other one moves for programs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from drfd.common.units import show_duration, show_size
+from drfd_cli import output
+from drfd_cli.output import Column, Columns, size_or_dash
+from drfd_cli.tables.layout import Painted
+
+if TYPE_CHECKING:
+    from drfd.protocol.replies import AllRunsView, JobView, UsedView
+
+AMOUNTS = ("cores", "memory", "read", "write")
+#: Columns to which names, and lists of indices, are cut, and the least that they keep before other
+#: columns are left out.
+_NAME, _LEAST_NAME = 24, 12
+#: Columns of a screen on which there is room for whole dates.
+_WIDE = 110
+
+
+def number(amount: float) -> str:
+    """Return a number with at most two decimals."""
+    return f"{amount:.2f}".rstrip("0").rstrip(".") if amount % 1 else f"{amount:.0f}"
+
+
+def percent(share: float) -> str:
+    return f"{share:.0%}"
+
+
+def _rate(amount: float) -> str:
+    return f"{show_size(amount)}/s"
+
+
+#: How the amounts of the demand are shown.
+_SHOWN: Mapping[str, Callable[[float], str]] = {
+    "cores": number, "memory": show_size, "read": _rate, "write": _rate,
+}  # fmt: skip
+
+
+def at(name: str, of: str | None = None) -> Callable[[Any], Any]:
+    """Return the function that returns a field of a view, or of the object `of` in it; None for one
+    that is not there."""
+
+    def value(view: Any) -> Any:
+        part = view if of is None else view.get(of)
+        return None if part is None else part.get(name)
+
+    return value
+
+
+def field(
+    key: str, title: str = "", show: Callable[[Any], object] = str, *, name: str = "",
+    of: str | None = None, **more: Any,
+) -> Column:  # fmt: skip
+    """Return the column of a field of a view, or of the object `of` in it."""
+    return column(key, title or key.replace("_", " ").upper(), at(name or key, of), show, **more)
+
+
+def column(
+    key: str, title: str, value: Callable[[Any], Any], show: Callable[[Any], object] = str,
+    **more: Any,
+) -> Column:  # fmt: skip
+    """Return a column with a value for programs, which people see as `show` returns it, and `-`
+    where it is unknown."""
+
+    def shown(view: Any) -> object:
+        found = value(view)
+        return "-" if found in (None, "") else show(found)
+
+    return Column(title, shown, key, value, **more)
+
+
+def by_key(*columns: Column) -> Columns:
+    return {each.key: each for each in columns}
+
+
+def counts(held: Mapping[str, int]) -> str:
+    """Return counts as `gpu=2,tape=1`."""
+    return ",".join(f"{name}={count}" for name, count in held.items())
+
+
+def picked(columns: Columns, keys: Iterable[str], *, without: Iterable[str] = ()) -> list[Column]:
+    """Return the columns of a table for people: those that -o names, else these, which may give way
+    to others."""
+    chosen = click.get_current_context().params.get("chosen")
+    if chosen is None:
+        return [columns[key] for key in keys if key not in {*without}]
+    return [replace(columns[key], rank=0) for key in chosen]
+
+
+# -- jobs ----------------------------------------------------------------------------------------
+
+_right = partial(field, is_right=True)
+#: Styles of states. States that are not listed are red.
+_STATE_STYLES = {
+    "RUNNING": "green",
+    "STARTING": "green",
+    "PENDING": "yellow",
+    **dict.fromkeys(("HELD", "SUSPENDED", "STOPPING", "CLEANING"), "magenta"),
+    **dict.fromkeys(("COMPLETED", "CANCELLED"), "bright_black"),
+}
+
+
+def _state(state: str) -> Painted:
+    return Painted(state, _STATE_STYLES.get(state, "red"))
+
+
+def _label(job: JobView) -> str:
+    if "array_tasks" not in job:
+        return output.label(job)
+    return f"{job['id']}_[{output.shorten(job['array_tasks'], _NAME)}]"
+
+
+def _code(job: JobView) -> str | None:
+    about = job["reason"] or job["outcome"]
+    return None if about is None else about["code"]
+
+
+def _instances(job: JobView) -> str:
+    """Return allocated instances, such as `gpu=0,1;tape=left`."""
+    held = job.get("gres_instances", {})
+    return ";".join(f"{name}={','.join(each)}" for name, each in held.items())
+
+
+def used(job: JobView) -> UsedView | AllRunsView:
+    """Return what the job used in all its runs."""
+    return job["all_runs"] if "all_runs" in job else job["used"]
+
+
+def _mean_cores(job: JobView) -> str:
+    """Return the mean number of busy cores while the job was not suspended, and those declared."""
+    of, busy = used(job), "-"
+    if of["cpu_seconds"] is not None and of["wall_seconds"] is not None:
+        ran_s = of["wall_seconds"] - (of["suspended_seconds"] or 0.0)
+        busy = "-" if ran_s <= 0 else f"{of['cpu_seconds'] / ran_s:.1f}".removesuffix(".0")
+    return f"{busy}/{output.show_cores_of(job['demand'])}"
+
+
+def _ran(job: JobView) -> str:
+    if "all_runs" not in job:
+        return output.show_elapsed(job)
+    all_runs = job["all_runs"]
+    ran_s = all_runs["wall_seconds"] - all_runs["suspended_seconds"]
+    return output.show_run_time(ran_s, has_ended=True)
+
+
+def _runs(job: JobView) -> int:
+    return job["all_runs"]["runs"] if "all_runs" in job else int(job["started_at"] is not None)
+
+
+def _of_all_runs(name: str) -> Callable[[JobView], object]:
+    def value(job: JobView) -> object:
+        found: Mapping[str, object] = used(job)
+        return found[name]
+
+    return value
+
+
+def _ended(at_s: float) -> str:
+    if output.width() >= _WIDE:
+        return output.show_time(at_s)
+    return time.strftime("%m-%d %H:%M", time.localtime(at_s))
+
+
+#: The columns of a job in the queue.
+JOBS = by_key(
+    Column("ID", _label, "id", at("id"), is_right=True, is_fixed=True),
+    Column("NAME", lambda job: output.named(job, _NAME), "name", at("name"), least=_LEAST_NAME),
+    field("user", most=_NAME, least=8, squeue="u USER username", sacct="User 9"),
+    field("pool", most=_NAME, rank=3, squeue="a ACCOUNT account", sacct="Account"),
+    field("state", show=_state, is_fixed=True),
+    column("code", "CODE", _code),
+    Column("CORES", lambda job: output.show_cores_of(job["demand"]), "cores",
+           at("cores", of="demand"), is_right=True, rank=1),
+    _right("memory", "MEM", show_size, of="demand", rank=1),
+    *(_right(name, show=_rate, of="demand") for name in AMOUNTS[2:]),
+    _right("time_limit_s", "LIMIT", show_duration),
+    _right("priority", squeue="p PRIORITY priority", sacct="Priority"),
+    _right("attempt"),
+    *(
+        field(f"{name}_at", name.upper(), output.show_time)
+        for name in ("submitted", "started", "ended")
+    ),
+    _right("exit_code"),
+    _right("signal"),
+    Column("WHY", output.why_line, "why", output.why_line, is_sentence=True),
+    _right("array_id", "ARRAY"),
+    _right("array_index", "INDEX"),
+    field("array_tasks", "TASKS", most=_NAME),
+    Column("GRES", output.show_held, "gres", lambda job: counts(job["demand"]["gres"]),
+           most=_NAME, rank=2),
+    column("gres_instances", "INSTANCES", _instances),
+    field("group", most=_NAME, rank=2),
+    column("gres_memory", "GRES MEM", lambda job: counts(job["demand"].get("gres_memory", {}))),
+    _right("cores_max", "MOST CORES", number, of="demand"),
+    # For people: several values, or how the time goes.
+    Column("IO R/W", lambda job: output.show_io(job["demand"]), "io", is_right=True, rank=4),
+    Column("TIME", output.show_elapsed, "time", is_right=True),
+    Column("EXIT", lambda job: output.exit_words(job) or "-", "exit"),
+    Column("NAME", lambda job: output.named(job, _NAME, always=True), "command", least=_LEAST_NAME),
+)  # fmt: skip
+#: What is known of the use of an ended job, and how it is shown.
+_USED: Mapping[str, Callable[[Any], str]] = {
+    **dict.fromkeys(("wall_seconds", "suspended_seconds", "cpu_seconds"), show_duration),
+    "late_cores": number,
+    **dict.fromkeys(
+        ("memory_peak", "memory_mean", "memory_working", "largest_process", "read_bytes",
+         "written_bytes"), show_size,
+    ),
+    **dict.fromkeys(("read_peak", "write_peak"), _rate),
+    **dict.fromkeys(("quota_periods", "throttled_periods"), str),
+    "throttled_seconds": show_duration,
+    **dict.fromkeys(("limit_hits", "oom_kills"), str),
+    "io_stalled_seconds": show_duration,
+    "processes_peak": str,
+    "gpu_memory_peak": show_size,
+    "gpu_utilisation_mean": "{}%".format,
+    "cores_peak": number,
+    "beyond_cpu_seconds": show_duration,
+}  # fmt: skip
+#: The columns of an ended job: those of all jobs, and what it used.
+PAST_JOBS: Columns = {
+    **JOBS,
+    **by_key(
+        *(_right(name, show=show, of="used") for name, show in _USED.items()),
+        column("runs", "RUNS", _runs, is_right=True),
+        *(
+            column(f"all_{name}", f"ALL {name.upper().replace('_', ' ')}", _of_all_runs(name),
+                   show_duration, is_right=True)
+            for name in ("wall_seconds", "suspended_seconds", "cpu_seconds")
+        ),
+        # For people, use beside demand.
+        Column("ENDED", lambda job: _ended(job["ended_at"]), "ended"),
+        Column("TIME", _ran, "ran", is_right=True),
+        Column("CORES", _mean_cores, "cores_used", is_right=True),
+        Column("MEM", lambda job: (
+            f"{size_or_dash(used(job)['memory_peak'])}/{show_size(job['demand']['memory'])}"
+        ), "memory_used", is_right=True),
+        Column("GPU MEM", lambda job: size_or_dash(used(job).get("gpu_memory_peak")),
+               "gpu_memory", is_right=True),
+        Column("IO R/W", lambda job: (
+            f"{size_or_dash(used(job)['read_bytes'])}/{size_or_dash(used(job)['written_bytes'])}"
+        ), "io_used", is_right=True, rank=4),
+        Column("CAUSE", lambda job: "" if job["outcome"] is None else job["outcome"]["text"],
+               "cause", is_sentence=True, rank=5),
+    ),
+}  # fmt: skip
