@@ -7,10 +7,9 @@ if running jobs ended when estimated and nobody submitted more.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from heapq import heapify, heappop, heappush, merge
+from heapq import heapify, heappop, heappush
 from itertools import starmap
 from math import inf, isfinite
 from typing import NamedTuple
@@ -21,7 +20,7 @@ from drfd.common.errors import Refused
 from drfd.core.decisions.dependencies import begin, report_all_ends
 from drfd.core.decisions.stimuli import Now, SubmitAsked
 from drfd.core.fairness.rules import Rules
-from drfd.core.fairness.service_order import ServiceOrder, by_satisfaction
+from drfd.core.fairness.service_order import ServiceOrder
 from drfd.core.fairness.share_tree import path_up
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.postponed import pause_end_s
@@ -32,7 +31,7 @@ from drfd.core.model.job import Job, JobSpec, JobState
 from drfd.core.model.machine import Room, Vector
 from drfd.core.model.resources import Axes, Resources
 from drfd.core.scheduling.kept_free import ExternalLoad, free_of
-from drfd.core.scheduling.policies import Plan
+from drfd.core.scheduling.policies import RANKS, Plan
 from drfd.core.scheduling.release_times import Certainty, StartForecast, least_certain
 from drfd.core.scheduling.scheduler import Scheduler, start_events
 
@@ -304,32 +303,12 @@ def upcoming(
 ) -> Iterator[Next]:
     """Yield the jobs of all queues; the ledger may not change meanwhile. `last` is the latest pass,
     or None; `past_usage` decides ties (see `core.fairness.service_order`)."""
-    if rules.policy == "drf":
-        return _by_shares(ledger, last, rules, past_usage)
-    if rules.policy == "fifo":
-        return _by_age(ledger)
-    return _in_turn(ledger, last)
-
-
-def line(ledger: Ledger, leaf: str) -> Iterator[Next]:
-    """Yield the jobs of one leaf in the order of its queue."""
-    return starmap(Next, ledger.queues.startable(leaf))
-
-
-def shut_out(ledger: Ledger) -> Iterator[Next]:
-    """Yield the pending jobs that only a limit on the running jobs of their group or array keeps
-    out of the queues: higher priority first, then older, as each limit lets them in."""
-    return (Next(run, ()) for run in ledger.queues.beyond_limits())
-
-
-def _by_shares(
-    ledger: Ledger, last: Plan | None, rules: Rules, past_usage: Mapping[str, float]
-) -> Iterator[Next]:
     known = None if last is None else last.share_tree
     if known is None or not all(leaf in known.nodes for leaf in ledger.queues):
         known = rules.shares.share_tree(ledger.used, ledger.queues)
     share_tree = known.as_held()
-    order = ServiceOrder(share_tree, by_satisfaction(share_tree, past_usage))
+    make_rank = RANKS[rules.policy]
+    order = ServiceOrder(share_tree, make_rank(share_tree, past_usage))
     lines = {leaf: line(ledger, leaf) for leaf in ledger.queues}
     heads = {leaf: next(entries) for leaf, entries in lines.items()}
     for leaf, head in heads.items():
@@ -344,19 +323,12 @@ def _by_shares(
         order.put(leaf_, None if following is None else following.run[1])
 
 
-def _by_age(ledger: Ledger) -> Iterator[Next]:
-    """Yield jobs by id, among the first jobs of all leaves."""
-    return merge(*[line(ledger, leaf) for leaf in ledger.queues], key=lambda each: each.run[1])
+def line(ledger: Ledger, leaf: str) -> Iterator[Next]:
+    """Yield the jobs of one leaf in the order of its queue."""
+    return starmap(Next, ledger.queues.startable(leaf))
 
 
-def _in_turn(ledger: Ledger, last: Plan | None) -> Iterator[Next]:
-    """Yield one job of each leaf in turn."""
-    known = [] if last is None else [leaf for leaf in last.order if leaf in ledger.queues]
-    lines = deque(line(ledger, leaf) for leaf in dict.fromkeys([*known, *ledger.queues]))
-    while lines:
-        given = next(lines[0], None)
-        if given is None:
-            lines.popleft()
-        else:
-            yield given
-            lines.rotate(-1)
+def shut_out(ledger: Ledger) -> Iterator[Next]:
+    """Yield the pending jobs that only a limit on the running jobs of their group or array keeps
+    out of the queues: higher priority first, then older, as each limit lets them in."""
+    return (Next(run, ()) for run in ledger.queues.beyond_limits())

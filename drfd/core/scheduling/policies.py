@@ -836,32 +836,43 @@ def _over(amount: int, least: int) -> tuple[int, Fraction]:
     return (0, Fraction(amount, least)) if least else (1, ZERO)
 
 
-def _in_order(make_rank: MakeRank, *, is_strict: bool = False) -> Policy:
-    """Return the policy that serves leaves in an order; `is_strict` as in `_BaselinePass.serve`."""
+#: The order in which a policy serves nodes. Under "slots" these are the numbers of jobs, in place
+#: of which stands what they hold.
+RANKS: Mapping[str, MakeRank] = {
+    "drf": by_satisfaction,
+    "fifo": _by_age,
+    "easy": _by_age,
+    "slots": by_satisfaction,
+    # Max-min fairness of the first resource alone.
+    "cpu": _by_shares(itemgetter(0)),
+    # Asset fairness: the least sum of shares of all resources (DRF paper, section 5.1).
+    "asset": _by_shares(sum),
+    # Algorithm 1 of the DRF paper, literally: the least dominant share, up to a job that does not
+    # fit.
+    "algorithm1": _by_shares(max),
+    # Siblings by their own dominant shares: a child whose sibling is rich in another resource
+    # starves.
+    "hdrf-naive": _by_shares(max),
+    # Hadoop's fair scheduler with its policy "drf"; guarantees are minimum shares.
+    "yarn": _by_yarn_key,
+}
+
+
+def _in_order(name: str) -> Policy:
+    """Return the policy that only serves leaves in its order."""
 
     def policy(pass_input: PassInput) -> Plan:
-        baseline = _BaselinePass(pass_input, make_rank)
-        baseline.serve(is_strict=is_strict)
+        baseline = _BaselinePass(pass_input, RANKS[name])
+        baseline.serve(is_strict=name == "algorithm1")
         return baseline.plan()
 
     return policy
 
 
 POLICIES: Mapping[str, Policy] = {
+    **{name: _in_order(name) for name in RANKS},
     "drf": drf,
     "fifo": fifo,
     "easy": easy,
     "slots": slots,
-    # Max-min fairness of the first resource alone.
-    "cpu": _in_order(_by_shares(itemgetter(0))),
-    # Asset fairness: the least sum of shares of all resources (DRF paper, section 5.1).
-    "asset": _in_order(_by_shares(sum)),
-    # Algorithm 1 of the DRF paper, literally: the least dominant share, up to a job that does not
-    # fit.
-    "algorithm1": _in_order(_by_shares(max), is_strict=True),
-    # Siblings by their own dominant shares: a child whose sibling is rich in another resource
-    # starves.
-    "hdrf-naive": _in_order(_by_shares(max)),
-    # Hadoop's fair scheduler with its policy "drf"; guarantees are minimum shares.
-    "yarn": _in_order(_by_yarn_key),
 }
