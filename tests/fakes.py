@@ -30,7 +30,7 @@ from drfd.core.fairness.share_tree import FairShare, NodeRule
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.effects import Effect
-from drfd.core.model.job import Job, JobSpec, JobState, Outcome, Postponed, Usage, Whose, Words
+from drfd.core.model.job import Job, JobSpec, JobState, Outcome, Postponed, Usage, Whose
 from drfd.core.model.machine import Vector
 from drfd.core.model.resources import Axes, Resources
 from drfd.core.scheduling import scheduler
@@ -38,6 +38,8 @@ from drfd.core.scheduling.backfill import PassContext, make_pass_context
 from drfd.core.scheduling.policies import Plan
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import build_wait_index, start_events
+from drfd.journal.submissions import Payload
+from drfd.payload.pack import encode
 
 if TYPE_CHECKING:
     from drfd.journal.journal import Journal
@@ -87,12 +89,27 @@ def spec(
         time_limit_s=time_limit_s,
         priority=priority,
         preemptible=preemptible,
-        argv=Words.of(("true",)),
+        command="true",
         cwd="/home/alice",
         stdout="drf-%j.out",
         stderr="drf-%j.err",
         **more,
     )
+
+
+def payload(
+    env: Mapping[str, str] | None = None,
+    *argv: str,
+    script: str | None = None,
+    proof: str | None = None,
+) -> Payload:
+    """What is signed of `spec()` with this environment."""
+    asked = spec()
+    own, shared = encode(
+        argv=argv or asked.argv, cwd=asked.cwd, umask=asked.umask, stdout=asked.stdout,
+        stderr=asked.stderr, env=env or {}, script=script, attach=None, notify=(),
+    )  # fmt: skip
+    return Payload(own, shared, proof)
 
 
 def flat(capacity: Vector, weights: Mapping[str, Fraction] | None = None) -> FairShare:
@@ -297,7 +314,6 @@ def launched(job_id: int = 1, attempt: int = 1, at_s: float = 0.0) -> LaunchedRe
 
 def apply_and_append(journal: Journal, event: ev.Event, ledger: Ledger) -> Job | None:
     """Record the event as the engine does."""
-    event = journal.store_command_lines(event)
     job = ledger.apply(event)
     journal.append(event, job, ledger.latest_array)
     return job

@@ -35,16 +35,16 @@ sys.path.insert(0, str(TESTS))
 from drfd.core.ledger.ledger import Ledger  # noqa: E402
 from drfd.core.model import events as ev  # noqa: E402
 from drfd.core.model import job as jobs  # noqa: E402
-from drfd.core.model.job import Dependency, Outcome, Usage, Words  # noqa: E402
+from drfd.core.model.job import Dependency, Outcome, Usage, command_text  # noqa: E402
 from drfd.core.model.resources import Axes, Resources  # noqa: E402
 from drfd.core.scheduling.kept_free import SeenLoad  # noqa: E402
 from drfd.core.usage import BeyondTally, Curve, GpuTally, Point  # noqa: E402
 from drfd.journal.journal import Journal  # noqa: E402
-from drfd.journal.records import Payload, encode  # noqa: E402
+from drfd.journal.records import encode  # noqa: E402
 from drfd.launcher import attempt_files, protocol  # noqa: E402
 from drfd.launcher.protocol import AttemptLimits, DiskLimit, LaunchOrder  # noqa: E402
 from drfd.linux.device_nodes import DeviceNode  # noqa: E402
-from fakes import apply_and_append, replace, spec  # noqa: E402
+from fakes import apply_and_append, payload, replace, spec  # noqa: E402
 from instance import ALONE, CONFIG, Instance, wait_for  # noqa: E402
 
 HERE = TESTS / "data" / "v0.1"
@@ -62,17 +62,17 @@ USAGE = Usage(
     cores_milli=0, memory_bytes=0, memory_peak_bytes=3, read_bytes=4, written_bytes=5, cpu_s=6.5
 )
 SPEC = spec(asks=ASKS, priority=7, name="train")
-LONG = Words.of(["sh", "-c", "ü" * 200, "", "x" * 300])
+LONG = command_text(["sh", "-c", "ü" * 200, "", "x" * 300])
 #: A specification that has all there is.
 FULL = replace(
-    SPEC, name="evaluate", argv=LONG,
+    SPEC, name="evaluate", command=LONG,
     demand=replace(
         ASKS, gres=(("gpu", 1),), gres_memory=(("gpu", 1 << 30),), node="n2", features=("ssd",)
     ),
     cores_max_milli=64_000, preemptible=True, append=True, output_max_bytes=1 << 20,
     after=(Dependency(7), Dependency(6, jobs.RequiredOutcome.ANY)), begin_s=50,
     retry=jobs.Retry(3, (Outcome.FAILED, Outcome.LOST)), warn=jobs.Warn(10, 60),
-    notify=jobs.Notify(("end", "fail"), LONG), group=jobs.UserGroup("sweep", 2),
+    notify=jobs.Notify(("end", "fail")), group=jobs.UserGroup("sweep", 2),
     cancel_if_never=True, again=jobs.Again(2),
 )  # fmt: skip
 _SHORT = jobs.Postponed(
@@ -178,7 +178,7 @@ CURVE = Curve(
     gpu_tally=GpuTally(3 << 20, 1 << 20, 150, 1),
     beyond_tally=BeyondTally(2_000_000, 3_000_000, 50),
 )  # fmt: skip
-PAYLOAD = Payload(env={"PATH": "/usr/bin"}, script="#!/bin/sh\necho ü\n", proof="0" * 64)
+PAYLOAD = payload({"PATH": "/usr/bin"}, script="#!/bin/sh\necho ü\n", proof="0" * 64)
 
 LOAD = SeenLoad(1 << 30, {"n1": Resources(cores_milli=3000, memory_bytes=1 << 30)})
 Message = dict[str, Any]
@@ -483,9 +483,10 @@ def _write_journal(path: Path) -> None:
             ledger = Ledger(Axes())
             for event in EVENTS:
                 apply_and_append(journal, event, ledger)
-            journal.payloads.put(10, 1001, PAYLOAD)
+            journal.submissions.put(10, 1001, PAYLOAD)
             journal.put_curve(2, CURVE)
-            journal.put_submission(1001, "0123", 7)
+            journal.submissions.put(7, 1001, PAYLOAD, "0123")
+            journal.submissions.end(7)
             journal.put_external_load(LOAD)
             journal.commit()
         with closing(sqlite3.connect(whole)) as database:

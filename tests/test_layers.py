@@ -135,12 +135,12 @@ INSIDE: dict[str, dict[str, set[str]]] = {
     "drfd.journal": {
         "database": set(),
         "records": set(),
-        "texts": {"database", "records"},
-        "files": {"database", "texts"},
-        "pruning": {"database", "records", "texts"},
+        "submissions": {"database"},
+        "files": {"database"},
+        "pruning": {"database", "records"},
         "arrays": {"database", "records", "pruning"},
         "history": {"database", "records", "arrays"},
-        "journal": {"database", "records", "texts", "files", "pruning", "arrays", "history"},
+        "journal": {"database", "records", "submissions", "files", "pruning", "arrays", "history"},
     },
     "drfd.sim": {
         "workload": set(),

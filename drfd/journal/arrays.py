@@ -16,7 +16,6 @@ from drfd.core.model.job import Array, Job, JobState, Outcome
 from drfd.journal import records
 from drfd.journal.database import Database
 from drfd.journal.pruning import EventCount
-from drfd.journal.records import Records
 
 #: Number of tasks with one outcome that are listed by id.
 _NAMED = 10_000
@@ -54,13 +53,12 @@ class TaskCounts:
 class Arrays:
     """The table of arrays; writes belong to the journal's open transaction."""
 
-    def __init__(self, database: Database, reading: Records) -> None:
-        self._records = reading
+    def __init__(self, database: Database) -> None:
         self._db = database
         # Ended arrays do not change. One with many ranges takes long to decode, and may be needed
         # for a thousand tasks.
-        self._whole = lru_cache(_WHOLE_KEPT)(partial(self._read, reading.array))
-        self._heads = lru_cache(_HEADS_KEPT)(partial(self._read, reading.array_head))
+        self._whole = lru_cache(_WHOLE_KEPT)(partial(self._read, records.decode_array))
+        self._heads = lru_cache(_HEADS_KEPT)(partial(self._read, records.decode_array_head))
 
     def put(self, array: Array, events: EventCount, *, ended_at: float | None) -> None:
         """Store an array; `ended_at` is the Unix time of its last task's end, or None if live."""
@@ -85,7 +83,7 @@ class Arrays:
             row = self._db.execute("select live from arrays where id = ?", (array_id,)).fetchone()
             if row is None:
                 return None
-            return self._read(self._records.array, array_id) if row[0] else self._whole(array_id)
+            return self._read(records.decode_array, array_id) if row[0] else self._whole(array_id)
 
     def of_task(self, job_id: int) -> Array | None:
         """Return the array that has a task with this id, without its cancelled tasks, or None."""
@@ -94,7 +92,7 @@ class Arrays:
             row = self._db.execute(query, (job_id,)).fetchone()
             if row is None or job_id > row[1]:
                 return None
-            is_live, decode = row[2], self._records.array_head
+            is_live, decode = row[2], records.decode_array_head
             return self._read(decode, row[0]) if is_live else self._heads(row[0])
 
     def _read(self, decode: Callable[[bytes], Array], array_id: int) -> Array:
@@ -116,7 +114,7 @@ class Arrays:
         """Return the live arrays with their remaining tasks."""
         query = "select data from arrays where live = 1 order by id"
         with self._db.reported("read"):
-            arrays = [self._records.array(data) for (data,) in self._db.execute(query)]
+            arrays = [records.decode_array(data) for (data,) in self._db.execute(query)]
             return [(array, self._unmaterialized(array), self._bad(array)) for array in arrays]
 
     def last_id(self) -> int:
@@ -176,7 +174,7 @@ class Arrays:
             if first is None:
                 return None
             row = self._db.execute("select data from jobs where id = ?", (first,)).fetchone()
-            return self._records.job(row[0])
+            return records.decode_job(row[0])
 
     def ended_ids(self, array: Array, *, limit: int) -> list[int]:
         """Return the ids of the last ended tasks that have records of their own."""
@@ -198,7 +196,7 @@ class Arrays:
         with self._db.reported("read"):
             found, size_bytes = [], 0
             for (data,) in self._db.execute(query, {"user": user, "limit": limit}):
-                found.append(self._records.array(data))
+                found.append(records.decode_array(data))
                 size_bytes += len(data)
                 if size_bytes > _READ_BYTES:
                     break

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import translate
@@ -18,12 +18,11 @@ from functools import lru_cache
 from pathlib import Path
 
 from drfd.core.model import events as ev
-from drfd.core.model.job import NO_WORDS, ROOT, Array, DeclaredJob, Job, Words
+from drfd.core.model.job import ROOT, Array, DeclaredJob, Job
 from drfd.core.usage import Curve
 from drfd.journal import records
 from drfd.journal.arrays import Arrays, TaskCounts
 from drfd.journal.database import Database, open_snapshot
-from drfd.journal.records import Records, without_words
 from drfd.protocol.requests import HistoryFilter
 
 #: Number of first events, and of last ones, in a story.
@@ -61,30 +60,29 @@ def read_story(path: Path, job_id: int, array_id: int | None) -> Story:
         else:
             last = list(_rows(db, parts[::-1], "desc", LAST))
             rows = [*_rows(db, parts, "asc", FIRST), *last[::-1]]
-        events = [without_words.event(kind, data) for kind, data in rows]
+        events = [records.decode_event(kind, data) for kind, data in rows]
     return Story(events, count - len(events), dropped)
 
 
 def read_roll(path: Path, array: Array) -> TaskCounts:
     """Count the tasks of an array that have a record of their own. Raises HostError."""
     with open_snapshot(path) as db:
-        return Arrays(db, without_words).roll(array)
+        return Arrays(db).roll(array)
 
 
 def read_last_ended(path: Path, past: PastFilter, *, most: int) -> tuple[list[Job], list[Array]]:
     """Return the selected ended jobs, and up to `most` arrays of the same user whose waiting tasks
     were all cancelled at once; the newest first. Raises HostError."""
     with _reader(path) as db:
-        read = Records(finder(db))
-        jobs = [read.job(data) for (data,) in db.execute(*query(past))]
-        return jobs, Arrays(db, read).cancelled(limit=most, user=past.user)
+        jobs = [records.decode_job(data) for (data,) in db.execute(*query(past))]
+        return jobs, Arrays(db).cancelled(limit=most, user=past.user)
 
 
 def read_ended_ids(path: Path, array: Array, *, limit: int) -> list[int]:
     """Return the ids of the last ended tasks of an array that have records of their own. Raises
     HostError."""
     with open_snapshot(path) as db:
-        return Arrays(db, without_words).ended_ids(array, limit=limit)
+        return Arrays(db).ended_ids(array, limit=limit)
 
 
 _AT_THE_END = 1 << 62
@@ -102,10 +100,6 @@ def _rows(
         rows = db.execute(statement, (*part, most)).fetchall()
         most -= len(rows)
         yield from rows
-
-
-#: Number of long command lines cached while jobs are read.
-_COMMANDS_KEPT = 16
 
 
 class PastFilter(HistoryFilter, frozen=True):
@@ -159,13 +153,11 @@ def compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(translate(pattern))
 
 
-def read_ended(path: Path, past: PastFilter, *, commands: bool = True) -> Iterator[Job]:
-    """Yield the selected jobs, newest first. Raises HostError. Without `commands`, long command
-    lines are left out."""
+def read_ended(path: Path, past: PastFilter) -> Iterator[Job]:
+    """Yield the selected jobs, newest first. Raises HostError."""
     with _reader(path) as db:
-        read = Records(finder(db)) if commands else without_words
         for (data,) in db.execute(*query(past)):
-            yield read.job(data)
+            yield records.decode_job(data)
 
 
 def read_declared(path: Path, past: PastFilter) -> Iterator[DeclaredJob]:
@@ -188,18 +180,6 @@ def read_curves(path: Path, ids: Iterable[int]) -> dict[int, Curve]:
     with open_snapshot(path) as db:
         rows = db.execute(statement, (json.dumps(list(ids)),)).fetchall()
         return {job_id: records.decode_curve(data) for job_id, data in rows}
-
-
-def finder(db: sqlite3.Connection) -> Callable[[int], Words]:
-    """Return a function that reads long command lines and caches the latest of them."""
-
-    @lru_cache(maxsize=_COMMANDS_KEPT)
-    def find(number: int) -> Words:
-        row = db.execute("select data from text_data where id = ?", (number,)).fetchone()
-        # The row may have been removed since its job was read.
-        return NO_WORDS if row is None else Words(row[0])
-
-    return find
 
 
 _IS_ONE_OF = (

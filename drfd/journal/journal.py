@@ -12,14 +12,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
-from msgspec import structs
 
 from drfd.common.errors import HostError
 from drfd.common.failpoints import reach
 from drfd.core.ledger.ledger import End, Ledger
 from drfd.core.ledger.queue import ArrayState
 from drfd.core.model import events as ev
-from drfd.core.model.job import Job, JobSpec, JobState, Outcome
+from drfd.core.model.job import Job, JobState, Outcome
 from drfd.core.model.resources import Axes
 from drfd.core.scheduling.backfill import KeptReservation
 from drfd.core.scheduling.kept_free import SeenLoad
@@ -31,8 +30,7 @@ from drfd.journal.database import Database
 from drfd.journal.files import Reserve, open_database
 from drfd.journal.history import PastFilter, query
 from drfd.journal.pruning import EventCount, EventTally, Pruning
-from drfd.journal.records import Records
-from drfd.journal.texts import CommandLines, Payloads, Texts
+from drfd.journal.submissions import Submissions
 
 #: Write the row of a job. The indices of live and of ended jobs are not written again while a job
 #: is live.
@@ -61,12 +59,9 @@ class Journal:
 
     def _take_up(self) -> None:
         """Begin with what the file has: the counts and caches of its parts."""
-        self.texts = Texts(self._db)
-        self.payloads = Payloads(self._db, self.texts)
-        self.commands = CommandLines(self.texts)
-        self._records = Records(self.commands.find)
-        self.arrays = Arrays(self._db, self._records)
-        self._pruning = Pruning(self._db, self.commands, self.payloads)
+        self.submissions = Submissions(self._db)
+        self.arrays = Arrays(self._db)
+        self._pruning = Pruning(self._db)
         #: Live jobs whose rows the open transaction writes at its end, once for all their events.
         self._unwritten: dict[int, tuple[Job, EventCount]] = {}
         with self._db.reported("read"):
@@ -111,7 +106,7 @@ class Journal:
             )
             rows = self._db.execute(query, (stored["seq"],))
             return msgspec.convert(stored["runs"], PastRuns), [
-                self._records.job(data) for (data,) in rows
+                records.decode_job(data) for (data,) in rows
             ]
 
     def put_past_runs(self, rules: str, runs: PastRuns) -> None:
@@ -135,17 +130,6 @@ class Journal:
     def close(self) -> None:
         self._db.close()
 
-    def store_command_lines(self, event: ev.Event) -> ev.Event:
-        """Return the event with stored command lines, as it must be applied and appended. A long
-        command line is stored once in the journal, and once in memory, for all jobs of the user
-        that have it."""
-        if not isinstance(event, ev.Submitted | ev.ArraySubmitted):
-            return event
-        with self._db.reported("write"):
-            self._db.begin()
-            spec = self.commands.stored(event.spec)
-        return event if spec is event.spec else structs.replace(event, spec=spec)
-
     def append(self, event: ev.Event, job: Job | None, array_state: ArrayState | None) -> None:
         """Add the event to the open transaction, with the job that `Ledger.apply` returned for it.
         `array_state` is the ledger's `latest_array` after the event."""
@@ -163,7 +147,7 @@ class Journal:
         if job is not None and array_state is not None and array_state.is_over:
             self.arrays.end(array_state.array.id, event.at_s)
             self._tally.forget(array_state.array.id, job.spec.uid)
-            self._end_texts(array_state.array.id, job.spec)
+            self.submissions.end(array_state.array.id)
 
     def _append_for_array(self, event: ev.Event, array_state: ArrayState) -> None:
         """Add an event of all tasks of the array that have no record of their own."""
@@ -173,12 +157,7 @@ class Journal:
             events = self._tally.added(array.id, array.spec, size, live=not is_over)
         self.arrays.put(array, events, ended_at=event.at_s if is_over else None)
         if is_over:
-            self._end_texts(array.id, array.spec)
-
-    def _end_texts(self, job_id: int, spec: JobSpec) -> None:
-        with self._db.reported("write"):
-            self.payloads.end(job_id)
-            self.commands.ended(spec)
+            self.submissions.end(array.id)
 
     def _append_for_job(self, event: ev.Event, job: Job | None) -> None:
         with self._db.reported("write"):
@@ -193,7 +172,7 @@ class Journal:
             self._unwritten.pop(job.id, None)
             self._write_row(job, events)
             if job.array_id is None:
-                self._end_texts(job.id, job.spec)
+                self.submissions.end(job.id)
 
     def _write_row(self, job: Job, events: EventCount) -> None:
         """Write a job as it stands."""
@@ -220,18 +199,6 @@ class Journal:
             (event.at_s, job_id, type(event).__name__, data),
         )
         return len(data)
-
-    def put_submission(self, uid: int, key: str, job_id: int) -> None:
-        """Record the job of a submission with this key. It replaces a record of another account
-        that had the same uid."""
-        query = "insert or replace into submissions values (?, ?, ?)"
-        self._db.write(query, (uid, key, job_id))
-
-    def submission(self, uid: int, key: str) -> int | None:
-        """Return the job of an earlier submission with this key, or None."""
-        query = "select job_id from submissions where uid = ? and key = ?"
-        row = self._db.row(query, (uid, key))
-        return None if row is None else int(row[0])
 
     def repeats_of(self, job_id: int, *, limit: int) -> list[int]:
         """Return the jobs and arrays that repeat this one, the latest first."""
@@ -272,7 +239,7 @@ class Journal:
         """Return the ledger as of the last commit, from the job table."""
         with self._db.reported("read"):
             rows = self._db.execute("select data from jobs where live = 1 order by id")
-            jobs = [self._records.job(data) for (data,) in rows]
+            jobs = [records.decode_job(data) for (data,) in rows]
             last_id = self._db.execute("select max(id) from jobs").fetchone()[0] or 0
             drains = self._drains()
             try:
@@ -297,7 +264,7 @@ class Journal:
         )
         found: dict[str, ev.Drained] = {}
         for (data,) in rows:
-            event = self._records.event("Drained", data)
+            event = records.decode_event("Drained", data)
             assert isinstance(event, ev.Drained)
             found.pop(event.node, None)
             if event.on:
@@ -336,17 +303,17 @@ class Journal:
         ids = {"job": job_id, "array": None if array is None else array.id}
         with self._db.reported("read"):
             for kind, data in self._db.execute(query, ids):
-                yield self._records.event(kind, data)
+                yield records.decode_event(kind, data)
 
     def live_bytes(self, uid: int) -> int:
         """Return the bytes stored for the user's live jobs and arrays, and for their tasks with a
-        record of their own. They are long command lines, environments, scripts and events, and some
-        for each record. Texts that several jobs have in common count once."""
-        return self.texts.live_bytes[uid] + self._tally.bytes[uid]
+        record of their own. They are submissions and events, and some for each record. What several
+        submissions have in common counts once."""
+        return self.submissions.live_bytes(uid) + self._tally.bytes[uid]
 
     def live_bytes_in_total(self) -> int:
         """Return the bytes stored for live jobs and arrays of all users."""
-        return self.texts.live_bytes.total() + self._tally.bytes.total()
+        return self.submissions.live_bytes() + self._tally.bytes.total()
 
     def remove_ended(self, before_s: float, user: str | None = None) -> int | None:
         """Remove some jobs that ended before that Unix time, the oldest first, and commit. With
@@ -400,7 +367,7 @@ class Journal:
         with self._db.reported("read"):
             row = self._db.execute("select data from jobs where id = ?", (job_id,)).fetchone()
             if row is not None:
-                return self._records.job(row[0])
+                return records.decode_job(row[0])
         array = self.arrays.of_task(job_id)
         return None if array is None else array.task(job_id)
 
@@ -423,14 +390,14 @@ class Journal:
         """Return the jobs that ended last, newest first."""
         with self._db.reported("read"):
             rows = self._db.execute(*query(PastFilter(limit=limit)))
-            return [self._records.job(data) for (data,) in rows]
+            return [records.decode_job(data) for (data,) in rows]
 
     def ended_since(self, at_s: float) -> Iterator[Job]:
         """Yield the jobs that ended after the Unix time `at_s`, oldest first."""
         query = "select data from jobs where live = 0 and ended_at > ? order by ended_at, id"
         with self._db.reported("read"):
             for (data,) in self._db.execute(query, (at_s,)):
-                yield self._records.job(data)
+                yield records.decode_job(data)
 
 
 def digest(text: str) -> str:

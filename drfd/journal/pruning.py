@@ -19,8 +19,7 @@ from typing import NamedTuple
 from drfd.core.model import events as ev
 from drfd.core.model.job import JobSpec
 from drfd.journal.database import Database, open_snapshot, reported
-from drfd.journal.records import Records, StoredWords, without_words
-from drfd.journal.texts import CommandLines, Payloads
+from drfd.journal.records import decode_event
 
 #: Maximum number of events of one job or array, and of their bytes; the first and last events stay
 #: however long they are.
@@ -118,8 +117,6 @@ _READ_AT_ONCE, _MOST_READ = 20, 500
 _PAGES_AT_ONCE, _PAGES_KEPT = 512, 1024
 #: Length in bytes above which the log is written back and truncated while there is no reader.
 _LOG_BYTES = 64 << 20
-#: Decodes a long command line as its row number, without reading it.
-_by_number = Records(lambda number: StoredWords(b"", number))
 
 
 @dataclass(slots=True)
@@ -148,10 +145,8 @@ class _Left:
 class Pruning:
     """Removes ended jobs; writes belong to the journal's open transaction."""
 
-    def __init__(self, db: Database, commands: CommandLines, payloads: Payloads) -> None:
+    def __init__(self, db: Database) -> None:
         self._db = db
-        self._commands = commands
-        self._payloads = payloads
         #: End and id of the last job that a search has skipped, by the searched user. Tasks are
         #: skipped while their array is in the journal.
         self._passed: dict[str | None, tuple[float, int]] = {}
@@ -221,7 +216,7 @@ class Pruning:
         if array is not None and (job is None or array[1] <= job[1]):
             self._remove_array(array[0], left)
         elif job is not None:
-            self._remove_job(job[0], left)
+            self._remove_row("jobs", job[0], left)
         return array is not None or job is not None
 
     def _oldest_array(self, before_s: float, user: str | None) -> tuple[int, float] | None:
@@ -277,29 +272,16 @@ class Pruning:
         return (last.fetchone()[0] or 0) < self._value("select max(seq) from events")
 
     def _remove_array(self, array_id: int, left: _Left) -> None:
-        query = "delete from arrays where id = ? returning data, event_bytes, events"
-        ((data, event_bytes, events),) = self._db.execute(query, (array_id,)).fetchall()
-        left.take(len(data) + event_bytes, 1 + events)
-        left.removed += 1
-        self._payloads.drop(array_id)
-        self._release(array_id, _by_number.array(data).spec)
+        self._remove_row("arrays", array_id, left)
         # Its tasks are no longer skipped.
         self._passed.clear()
 
-    def _remove_job(self, job_id: int, left: _Left) -> None:
-        query = "delete from jobs where id = ? returning data, array_id, event_bytes, events"
-        ((data, array_id, event_bytes, events),) = self._db.execute(query, (job_id,)).fetchall()
-        left.take(len(data) + event_bytes, 1 + events)
+    def _remove_row(self, table: str, row_id: int, left: _Left) -> None:
+        # Only constants of this module are put into the statement.
+        query = f"delete from {table} where id = ? returning length(data) + event_bytes, events"  # noqa: S608
+        ((size, events),) = self._db.execute(query, (row_id,)).fetchall()
+        left.take(size, 1 + events)
         left.removed += 1
-        self._payloads.drop(job_id)
-        self._release(array_id, _by_number.job(data).spec)
-
-    def _release(self, array_id: int | None, spec: JobSpec) -> None:
-        """Release the command line of a removed job, or that which an array and its tasks share
-        with the last of them."""
-        query = "select 1 from jobs where array_id = ? limit 1"
-        if array_id is None or not self._db.execute(query, (array_id,)).fetchone():
-            self._commands.release(spec)
 
     def _remove_drains(self, before_s: float, left: _Left) -> None:
         for seq, size in self._outdated_drains(before_s):
@@ -317,7 +299,7 @@ class Pruning:
         ).fetchall()
         found, followed_s = [], dict[str, float]()
         for seq, at_s, data in rows:
-            event = without_words.event("Drained", data)
+            event = decode_event("Drained", data)
             assert isinstance(event, ev.Drained)
             if followed_s.get(event.node, before_s) < before_s:
                 found.append((seq, len(data)))

@@ -1,51 +1,17 @@
-"""Events and jobs as JSON and back.
-
-A long command line is stored once, in the table `texts`; a record has its number in place of the
-words.
-"""
+"""Events and jobs as JSON and back."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
-from typing import Any, Final
 
 import msgspec
 
 from drfd.common.indices import Span
 from drfd.core.model import events as ev
-from drfd.core.model.job import NO_WORDS, Array, DeclaredJob, Job, Words
+from drfd.core.model.job import Array, DeclaredJob, Job
 from drfd.core.usage import Curve
 
-
-class Payload(msgspec.Struct, frozen=True):
-    """The environment and script of a job, needed only to start it; never shown, never logged."""
-
-    env: dict[str, str] = {}
-    script: str | None = None
-    #: Signature by which the launcher verifies the user's submission; see `drfd.payload.signature`.
-    proof: str | None = None
-
-
-class StoredWords(Words):
-    """A command line with a row of its own, whose number records contain."""
-
-    __slots__ = ("number",)
-
-    def __init__(self, data: bytes, number: int) -> None:
-        super().__init__(data)
-        self.number: Final = number
-
-
-def _plain(value: object) -> object:
-    if type(value) is Words:
-        return value.texts()
-    if isinstance(value, StoredWords):
-        return value.number
-    raise NotImplementedError
-
-
-encode = msgspec.json.Encoder(enc_hook=_plain).encode
+encode = msgspec.json.Encoder().encode
 
 
 class _ArrayHead(msgspec.Struct):
@@ -56,37 +22,26 @@ class _ArrayHead(msgspec.Struct):
     at_once: int | None
 
 
-class Records:
-    """Decodes records; `find` returns the command line with a row number."""
-
-    def __init__(self, find: Callable[[int], Words]) -> None:
-        self._find = find
-        self._events: dict[str, msgspec.json.Decoder[ev.Event]] = {}
-        self.job = msgspec.json.Decoder(Job, dec_hook=self._words).decode
-        self.array = msgspec.json.Decoder(Array, dec_hook=self._words).decode
-        self._head = msgspec.json.Decoder(_ArrayHead, dec_hook=self._words).decode
-
-    def array_head(self, data: bytes) -> Array:
-        """Decode an array without its cancelled tasks."""
-        head = self._head(data)
-        return Array(common=head.common, spans=head.spans, at_once=head.at_once)
-
-    def event(self, kind: str, data: bytes) -> ev.Event:
-        """Decode an event. Raises ValueError for a kind or content that is not known."""
-        if kind not in ev.KINDS:
-            raise ValueError(f"an event of the unknown kind {kind!r}")
-        if kind not in self._events:
-            self._events[kind] = msgspec.json.Decoder(ev.KINDS[kind], dec_hook=self._words)
-        return self._events[kind].decode(data)
-
-    def _words(self, kind: type, value: Any) -> Words:
-        if isinstance(value, int):
-            return self._find(value)
-        return Words.of(value)
+decode_job = msgspec.json.Decoder(Job).decode
+decode_array = msgspec.json.Decoder(Array).decode
+_decode_head = msgspec.json.Decoder(_ArrayHead).decode
+_event_decoders: dict[str, msgspec.json.Decoder[ev.Event]] = {}
 
 
-#: Decodes records without their long command lines.
-without_words = Records(lambda number: NO_WORDS)
+def decode_array_head(data: bytes) -> Array:
+    """Decode an array without its cancelled tasks."""
+    head = _decode_head(data)
+    return Array(common=head.common, spans=head.spans, at_once=head.at_once)
+
+
+def decode_event(kind: str, data: bytes) -> ev.Event:
+    """Decode an event. Raises ValueError for a kind or content that is not known."""
+    if kind not in ev.KINDS:
+        raise ValueError(f"an event of the unknown kind {kind!r}")
+    if kind not in _event_decoders:
+        _event_decoders[kind] = msgspec.json.Decoder(ev.KINDS[kind])
+    return _event_decoders[kind].decode(data)
+
 
 _curves = msgspec.json.Decoder(Curve)
 

@@ -54,51 +54,79 @@ create index arrays_by_user_and_end on arrays (user, ended_at) where live = 0;
 create index arrays_live on arrays (id) where live = 1;
 create index arrays_cancelled on arrays (cancelled_at) where cancelled_at is not null;
 
--- Long command lines (kind 0) and parts of payloads (1), each text of a user once: jobs, arrays,
--- events and payloads name them by their number, and so many jobs, arrays and payloads as `uses` says,
--- of which so many as `live` says are not over. Numbers are never given twice. The data stand apart,
--- so that counting does not write them again.
-create table texts (
+-- What was signed of a job or an array, for its start and for its user's next one (`drf retry`): `own`
+-- is its beginning, and `blob` names the rest. A client that has lost the answer to a submission may ask
+-- again with its key.
+create table submissions (
+    job_id integer primary key,
+    uid    integer not null,
+    live   integer not null,
+    key    text,
+    proof  text,
+    own    blob    not null,
+    blob   integer not null
+) strict;
+create index submissions_by_key on submissions (uid, key) where key is not null;
+
+-- Parts of submissions, each of a user once: so many name it as `uses` says, of which so many as `live`
+-- says are not over. Ids are never given twice: a blob may be dropped before what names it. The data
+-- stand apart, so that counting does not write them again.
+create table blobs (
     id     integer primary key autoincrement,
     uid    integer not null,
-    kind   integer not null,
     digest blob    not null,
     bytes  integer not null,
     uses   integer not null,
     live   integer not null,
-    unique (uid, digest, bytes)
+    unique (uid, digest)
 ) strict;
-create table text_data (
+create index blobs_past on blobs (uid, id) where live = 0;
+create table blob_data (
     id   integer primary key,
     data blob not null
 ) strict;
 
--- What a job, or an array, needs at its start: its environment, its script, and its signature. Those
--- of ended ones are kept for a while, for `drf retry`.
-create table payloads (
-    job_id integer primary key,
-    uid    integer not null,
-    live   integer not null,
-    env    integer,
-    script integer,
-    proof  text
+-- Bytes of submissions that are not over and of blobs that are only named by others, by user; -1 are
+-- all users.
+create table stored (
+    uid        integer primary key,
+    live_bytes integer not null,
+    past_bytes integer not null
 ) strict;
-create index payloads_past on payloads (uid, job_id) where live = 0;
+insert into stored values (-1, 0, 0);
+create trigger submission_added after insert on submissions begin
+    update stored set live_bytes = live_bytes + length(new.own) where uid in (-1, new.uid);
+end;
+create trigger submission_ended after update of live on submissions begin
+    update blobs set live = live - 1 where id = new.blob;
+    update stored set live_bytes = live_bytes - length(new.own) where uid in (-1, new.uid);
+end;
+create trigger submission_removed after delete on submissions begin
+    update blobs set uses = uses - 1 where id = old.blob;
+    delete from blobs where id = old.blob and uses = 0;
+end;
+create trigger blob_added after insert on blobs begin
+    insert or ignore into stored values (new.uid, 0, 0);
+    update stored set live_bytes = live_bytes + new.bytes where uid in (-1, new.uid);
+end;
+create trigger blob_ended after update of live on blobs when old.live > 0 and new.live = 0 begin
+    update stored set live_bytes = live_bytes - new.bytes, past_bytes = past_bytes + new.bytes
+    where uid in (-1, new.uid);
+end;
+create trigger blob_live_again after update of live on blobs when old.live = 0 and new.live > 0 begin
+    update stored set live_bytes = live_bytes + new.bytes, past_bytes = past_bytes - new.bytes
+    where uid in (-1, new.uid);
+end;
+create trigger blob_removed after delete on blobs begin
+    delete from blob_data where id = old.id;
+    update stored set past_bytes = past_bytes - old.bytes where uid in (-1, old.uid);
+end;
 
 -- How the use of a job went, in a few points: of ended ones, and of those that run as it was lately.
 create table curves (
     job_id integer primary key,
     data   blob not null
 ) strict;
-
--- Which job came of a submission: a client that has lost the answer may ask again with its key.
-create table submissions (
-    uid    integer not null,
-    key    text    not null,
-    job_id integer not null,
-    primary key (uid, key)
-) strict, without rowid;
-create index submissions_by_job on submissions (job_id);
 
 -- Which jobs and arrays repeat another one (`drf retry`).
 create table repeats (
@@ -108,7 +136,7 @@ create table repeats (
 ) strict, without rowid;
 create index repeats_by_job on repeats (job_id);
 
--- With a job or array goes all that is stored of it, but for its texts. A replaced row does not count.
+-- With a job or array goes all that is stored of it. A replaced row does not count.
 create trigger job_removed after delete on jobs begin
     delete from events where job_id = old.id;
     delete from curves where job_id = old.id;

@@ -1,9 +1,9 @@
 """Encoding of a payload: the user's part of a job, as one string of bytes.
 
-The controller encodes it, the launcher and the runner pass it on as a sealed file in memory, and
-only the job's own process reads it, after it has become the user. So root parses nothing that a
-user has written, and there is one thing to sign: see `drfd.payload.signature`. Equal submissions
-give equal bytes, whoever encodes them.
+The client encodes it to sign it (`drfd.payload.signature`), and the controller when the submission
+comes in: equal submissions give equal bytes, whoever encodes them. The journal, the launcher and
+the runner pass on these bytes, the last two as a sealed file in memory, and only the job's own
+process reads them, after it has become the user. So root parses nothing that a user has written.
 
     drfd-payload-2 NUL
     umask, directory, output, error output, attach, argument count, notice word count,
@@ -44,18 +44,25 @@ def encode(
     script: str | None,
     attach: str | None,
     notify: Iterable[str],
-) -> bytes:
-    """Encode a payload. Raises ValueError if a text other than the script contains a NUL."""
+) -> tuple[bytes, bytes]:
+    """Encode a payload in two parts, which follow each other: up to the arguments, and what jobs
+    with other arguments have in common with it. Raises ValueError if a text other than the script
+    contains a NUL."""
     words, notice = list(argv), list(notify)
     variables = [f"{name}={value}" for name, value in sorted(env.items())]
     content, interpreter = ("", ()) if script is None else _start_of(script, env)
-    lists = (words, notice, variables, interpreter)
-    fields = [f"{umask:o}", cwd, stdout, stderr, attach or "", *(str(len(each)) for each in lists)]
-    texts = [*fields, "0" if script is None else "1", *(text for each in lists for text in each)]
+    counts = [str(len(each)) for each in (words, notice, variables, interpreter)]
+    has_script = "0" if script is None else "1"
+    fields = [f"{umask:o}", cwd, stdout, stderr, attach or "", *counts, has_script]
+    own, shared = _joined([*fields, *words]), _joined([*notice, *variables, *interpreter])
+    return b"".join((MAGIC, b"\0", own)), shared + raw(content)
+
+
+def _joined(texts: list[str]) -> bytes:
     text = "\0".join((*texts, ""))
     if text.count("\0") != len(texts):
         raise ValueError("a text holds a NUL")
-    return b"".join((MAGIC, b"\0", raw(text), raw(content)))
+    return raw(text)
 
 
 def _start_of(script: str, env: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
@@ -69,7 +76,7 @@ def of_request(fields: Mapping[str, Any]) -> bytes:
     job could not be started."""
     usual = usual_output(is_array=fields.get("array") is not None)
     notify = fields.get("notify") or {}
-    return encode(
+    own, shared = encode(
         argv=fields["argv"],
         cwd=fields["cwd"],
         umask=fields.get("umask", 0o022),
@@ -80,6 +87,7 @@ def of_request(fields: Mapping[str, Any]) -> bytes:
         attach=fields.get("attach"),
         notify=notify.get("argv", ()),
     )
+    return own + shared
 
 
 def output_fields(fields: Mapping[str, Any], directory: str = "") -> dict[str, str]:

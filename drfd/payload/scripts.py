@@ -106,6 +106,13 @@ def start_of(text: str, path: str | None) -> tuple[str, tuple[str, ...]]:
     return text, (interpreter, interpreter, *given, kind[0], kind[1], path)
 
 
+def text_of(content: str, path: str | None) -> str:
+    """Return the text of which `start_of` has made this content."""
+    first, _, rest = content.partition("\n")
+    text = first + "\n" + rest.removeprefix(f'{_PERL}{path}"\n')
+    return text if start_of(text, path)[0] == content else content
+
+
 def command(
     text: str, words: tuple[str, ...], argv: tuple[str, ...], fd: int
 ) -> tuple[str, tuple[str, ...]]:

@@ -64,6 +64,11 @@ def decode(data: bytes) -> LaunchPayload:
     )
 
 
+def arguments(own: bytes) -> list[str]:
+    """Return the arguments in the first part of a payload (`drfd.payload.pack.encode`)."""
+    return [_text(word) for word in own.split(b"\0")[FIELDS:-1]]
+
+
 def output_path(
     pattern: str, *, cwd: str, job_id: int, array_id: int, index: int, name: str, user: str
 ) -> str:

@@ -288,7 +288,8 @@ class OwnedView(SubmittedView):
 
     uid: int
     #: These four are null for everybody but the owner and administrators, and in the last rows of a
-    #: `wait` for many jobs with long commands. Of several tasks, the files have their patterns.
+    #: `wait` for many jobs with long paths. Of several tasks, the files have their patterns. Only
+    #: `show` has a long command whole: lists have 256 characters, of which the last is "…" then.
     cwd: str | None
     argv: list[str] | None
     stdout: str | None

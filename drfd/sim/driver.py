@@ -21,7 +21,7 @@ from drfd.core.decisions.job_requests import refuse_unfit
 from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
-from drfd.core.model.job import NO_WORDS, Job, JobSpec, Now
+from drfd.core.model.job import Job, JobSpec, Now
 from drfd.core.model.machine import Vector
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
@@ -287,7 +287,7 @@ class _Simulation:
                 pool=self.rules.pool_for(job.user, group),
                 demand=job.demand,
                 time_limit_s=None if limit_s is None else max(1, ceil(limit_s)),
-                argv=NO_WORDS,
+                command="",
                 cwd="/",
                 stdout="",
                 stderr="",

@@ -9,7 +9,7 @@ from drfd.core.fairness.rules import ReservationSettings, Rules
 from drfd.core.fairness.service_order import DecayedUsage
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
-from drfd.core.model.job import Job, JobSpec, JobState, Now, Outcome, Words
+from drfd.core.model.job import Job, JobSpec, JobState, Now, Outcome
 from drfd.core.model.resources import Axes, ClusterNode, Resources
 from drfd.core.scheduling.backfill import make_pass_context
 from drfd.core.scheduling.policies import Plan
@@ -162,6 +162,6 @@ class Load:
             self._specs[user, asks] = JobSpec(
                 name="job", user=name, uid=1000 + user, gid=1000, pool=pool,
                 demand=amount(asks),
-                time_limit_s=86400, argv=Words.of(("true",)), cwd="/", stdout="o", stderr="e",
+                time_limit_s=86400, command="true", cwd="/", stdout="o", stderr="e",
             )  # fmt: skip
         return self._specs[user, asks]

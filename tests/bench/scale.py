@@ -17,12 +17,12 @@ from pathlib import Path
 
 from drfd.common.errors import Unavailable
 from drfd.core.model import events as ev
-from drfd.core.model.job import JobSpec, Words
+from drfd.core.model.job import JobSpec, command_text
 from drfd.core.model.resources import Axes, Resources
 from drfd.daemon.spawn import Places
 from drfd.journal.journal import Journal
-from drfd.journal.records import Payload
 from drfd.launcher import attempt_files
+from fakes import payload
 from instance import BIN, CONFIG, Instance, cpu_s, resident_bytes, wait_for
 from tests.bench.place import await_running, fill, options_of
 
@@ -90,7 +90,7 @@ def spec_of(user: int, number: int) -> JobSpec:
         pool=f"root.{name}",
         demand=Resources(cores_milli=1000 * cores, memory_bytes=memory_gib << 30),
         time_limit_s=3600,
-        argv=Words.of([f"{home}/bin/train.py", "--seed", str(number), "--epochs", "20"]),
+        command=command_text([f"{home}/bin/train.py", "--seed", str(number), "--epochs", "20"]),
         cwd=home,
         stdout="drf-%j.out",
         stderr="drf-%j.err",
@@ -101,10 +101,9 @@ def write_journal(path: Path, events: Iterable[ev.Submitted | ev.ArraySubmitted]
     journal = Journal(path)
     ledger = journal.load(Axes())
     for number, event in enumerate(events):
-        stored = journal.store_command_lines(event)
-        journal.append(stored, ledger.apply(stored), ledger.latest_array)
+        journal.append(event, ledger.apply(event), ledger.latest_array)
         job_id = event.array_id if isinstance(event, ev.ArraySubmitted) else event.job_id
-        journal.payloads.put(job_id, event.spec.uid, Payload(env=ENV, script=None))
+        journal.submissions.put(job_id, event.spec.uid, payload(ENV, *event.spec.argv))
         if number % _COMMIT == 0:
             journal.commit()
     journal.commit()

@@ -31,7 +31,7 @@ from drfd.core.explain.advice import (
     ran_out,
 )
 from drfd.core.explain.ended_jobs import LAUNCH_REMEDIES, end_notes
-from drfd.core.model.job import Job, JobState, Outcome, Stop, Usage, Words
+from drfd.core.model.job import Job, JobState, Outcome, Stop, Usage, command_text
 from drfd.core.model.resources import NOTHING, disk_axes
 from fakes import GIB, demand, replace, spec
 from seeds import examples
@@ -477,7 +477,9 @@ def test_rates_are_for_the_disk_that_was_used_and_for_none_if_there_were_more():
 
 
 def kind(name: str, *argv: str) -> tuple[str, ...]:
-    return kind_of_job(structs.replace(ran(), spec=replace(spec(name=name), argv=Words.of(argv))))
+    return kind_of_job(
+        structs.replace(ran(), spec=replace(spec(name=name), command=command_text(argv)))
+    )
 
 
 @pytest.mark.parametrize(

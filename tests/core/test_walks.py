@@ -46,7 +46,6 @@ from drfd.core.model.job import (
     UserGroup,
     Warn,
     Whose,
-    Words,
 )
 from drfd.core.model.machine import fits
 from drfd.core.model.options import Demand
@@ -130,7 +129,7 @@ class Walk:
         )
         asked = replace(asked, cancel_if_never=asked.priority == 1)
         if asked.time_limit_s == 60:
-            asked = replace(asked, notify=Notify(("fail",), Words.of(["tell"])))
+            asked = replace(asked, notify=Notify(("fail",)))
         if asked.time_limit_s is not None:
             asked = replace(asked, warn=Warn(10, asked.time_limit_s - 1))
         held = self.random.random() < 0.2

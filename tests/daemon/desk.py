@@ -22,7 +22,7 @@ from drfd.daemon.handlers.requests import Requests
 from drfd.daemon.launcher_link.link import Link
 from drfd.host.disks import Disk
 from drfd.journal.journal import Journal
-from drfd.journal.records import Payload
+from drfd.journal.submissions import Payload
 from drfd.protocol import replies
 from drfd.protocol.replies import BatchReply, SubmitReply
 from drfd.protocol.requests import decode_request

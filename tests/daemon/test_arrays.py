@@ -14,7 +14,7 @@ from drfd.core.model.job import Outcome
 from drfd.daemon.launcher_link.messages import LaunchSettings, order_for, with_slurm_variables
 from drfd.daemon.lookup import lookup, views
 from drfd.payload.environment import may_set
-from fakes import ADMIN, ALICE, BOB, replace, rules
+from fakes import ADMIN, ALICE, BOB, payload, replace, rules
 
 JOURNAL = "0" * 32
 
@@ -61,8 +61,10 @@ async def test_a_task_of_a_script_for_slurm_finds_slurms_variables(desk):
     ledger = desk.shell.engine.ledger
     settings = LaunchSettings([], 64, "quota")
     order = order_for(ledger.jobs[3], JOURNAL, settings, ledger.arrays[1].array)
-    assert with_slurm_variables(order, {"SLURM_SUBMIT_DIR": "/"}) is order
-    told = with_slurm_variables(order, {"DRF_SLURM": "1"}).variables
+    assert (
+        with_slurm_variables(order, payload({"SLURM_SUBMIT_DIR": "/"}, "DRF_SLURM=1").data) is order
+    )
+    told = with_slurm_variables(order, payload({"DRF_SLURM": "1"}).data).variables
     assert all(map(may_set, told)), "the launcher takes them"
     cores = str(order.limits.cores_milli // 1000)
     assert {key: word for key, word in told.items() if key not in order.variables} == {
@@ -75,7 +77,7 @@ async def test_a_task_of_a_script_for_slurm_finds_slurms_variables(desk):
         "SLURM_ARRAY_TASK_MIN": "5", "SLURM_ARRAY_TASK_MAX": "11",
         "SLURM_ARRAY_TASK_STEP": "3",
     }  # fmt: skip
-    again = with_slurm_variables(order, {"DRF_SLURM": "1"}, restarts=2)
+    again = with_slurm_variables(order, payload({"DRF_SLURM": "1"}).data, restarts=2)
     assert again.variables["SLURM_RESTART_COUNT"] == "2"
 
 
@@ -106,17 +108,17 @@ async def test_the_pages_of_a_list_are_the_list(desk, limit, tasks):
     assert sum(counts.values()) == 44
 
 
-async def test_long_commands_end_a_page_and_are_left_out_of_a_long_wait(desk, monkeypatch):
-    """A reply of 400 rows had 200 MB, since each row of a task has the arguments of its array."""
+async def test_long_paths_end_a_page_and_are_left_out_of_a_long_wait(desk, monkeypatch):
+    """A reply of 20,000 rows had 200 MB, since each row of a task has the paths of its array."""
     monkeypatch.setattr(views, "FULL_BYTES", 20_000)
-    array_id = await submit(desk, "0-5", held=True, argv=["true", "x" * 9000])
+    array_id = await submit(desk, "0-5", held=True, stdout="o" * 4000, stderr="e" * 4000)
     tasks = list(range(array_id + 1, array_id + 7))
 
     async def pages(**asked: Any) -> list[list[int]]:
         found = []
         while not found or asked["after"] is not None:
             reply = await desk.ask(ALICE, **asked)
-            assert all(len(job["argv"][1]) == 9000 for job in reply["jobs"])
+            assert all(len(job["stdout"]) > 4000 for job in reply["jobs"])
             found.append([job["id"] for job in reply["jobs"]])
             asked["after"] = reply["after"]
         return found

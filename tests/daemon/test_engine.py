@@ -23,7 +23,6 @@ from drfd.core.model.resources import Axes, ClusterNode
 from drfd.core.scheduling.debts import Debt
 from drfd.daemon.engine.engine import Inbox, Work
 from drfd.journal.journal import Journal
-from drfd.journal.records import Payload
 from fakes import (
     ADMIN,
     ALICE,
@@ -33,6 +32,7 @@ from fakes import (
     ended,
     launched,
     now,
+    payload,
     replace,
     rules,
     schedule,
@@ -71,7 +71,7 @@ async def test_the_rest_of_a_turn_waits_not_alone(inbox, turns):
     assert turns == [[CUT], [TICK, UP]]
 
 
-PAYLOAD = Payload(env={"A": "1"})
+PAYLOAD = payload({"A": "1"})
 
 
 def asks(cores: float = 1, *, actor: st.Actor = ALICE, held: bool = False) -> st.SubmitAsked:
@@ -352,7 +352,7 @@ def test_a_turn_that_cannot_be_written_has_not_happened(full):
     assert (full.host.take(), full.changed) == ([], [])
     assert tables(full.engine.ledger) == before
     assert tables(full.journal.load(full.engine.rules.axes)) == before
-    assert full.journal.payloads.get(2) is None
+    assert full.journal.submissions.get(2) is None
 
 
 class WithoutMemory(FullDisk):
@@ -629,7 +629,7 @@ async def test_shares_show_what_reservations_have_kept_idle(make_desk, clock):
     reserving = ReservationSettings(allowance_s=3600)
     desk = make_desk(by=replace(rules(9, 90), reserving=reserving), clock=clock)
     shell = desk.shell
-    shell.turn((of_pool(clock, 4.5), Payload()))
+    shell.turn((of_pool(clock, 4.5), payload()))
     scheduler = shell.engine.scheduler
     assert scheduler.last_plan is not None
     owed = Debt(owed=HOUR * 10**12, at_ms=round(clock.at_s * 1000), idle=0, entitled=10**9)

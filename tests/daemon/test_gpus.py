@@ -18,7 +18,7 @@ from drfd.daemon import tools
 from drfd.daemon.config import load
 from drfd.daemon.countable import CountableResource, instances_of, late_gpus
 from drfd.daemon.launcher_link.device_table import Grant
-from drfd.daemon.launcher_link.messages import LaunchSettings, grants_for, order_for, payload_for
+from drfd.daemon.launcher_link.messages import LaunchSettings, grants_for, order_for
 from drfd.daemon.lookup.views import gpu_view
 from drfd.daemon.main import main
 from drfd.daemon.monitoring.gpu_use import (
@@ -33,11 +33,9 @@ from drfd.daemon.monitoring.gpu_use import (
 )
 from drfd.daemon.monitoring.meter import GpuShare, Meter
 from drfd.devices.gpus import Gpu, find_gpus
-from drfd.journal.records import Payload
 from drfd.launcher.protocol import LaunchOrder
 from drfd.launcher.runner.identity import environment
-from drfd.payload.unpack import decode
-from fakes import demand, of_gpus, replace, spec
+from fakes import demand, of_gpus, payload, replace, spec
 from tests.gpu_machines import unfold
 
 # -- `drfd gpus`: those of the machine, and lines that can be put into the configuration -------
@@ -145,7 +143,7 @@ def ordered(instances: Instances, *gres: str) -> LaunchOrder:
 
 def seen(ordered: LaunchOrder) -> dict[str, str]:
     """Of what a submitter may have had, what the job has."""
-    content = decode(payload_for(STARTED.spec, Payload(env=FOREIGN)))
+    content = payload(FOREIGN).content()
     env = environment(getpwuid(0), ordered, content)
     return {name: env[name] for name in FOREIGN if name in env}
 

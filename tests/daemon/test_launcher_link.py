@@ -37,7 +37,6 @@ from drfd.core.model.job import (
     Retry,
     Usage,
     Whose,
-    Words,
 )
 from drfd.core.model.resources import NOTHING, Axes
 from drfd.daemon.countable import CountableResource
@@ -59,7 +58,7 @@ from drfd.daemon.monitoring.meter import Meter
 from drfd.devices.gpus import Gpu
 from drfd.host.disks import Disk
 from drfd.journal.journal import Journal
-from drfd.journal.records import Payload
+from drfd.journal.submissions import Payload
 from drfd.launcher import protocol
 from drfd.launcher.protocol import QUOTA
 from drfd.linux.device_nodes import DeviceNode
@@ -75,7 +74,7 @@ JOB = Job(
     id=42,
     spec=replace(
         spec("root.lab", asks=demand(2.5, 4, read=100, write=200), name="my/job"),
-        argv=Words.of(["train", "--fast"]), umask=0o027, stdout="%j-%x.out",
+        command="train\0--fast", umask=0o027, stdout="%j-%x.out",
         stderr="/var/tmp/%u%%.err", attach="/tmp/attach",
     ),
     state=JobState.STARTING, attempt=3, submitted_at=0.0,
@@ -206,7 +205,7 @@ def test_a_report_that_is_unknown_or_broken_is_an_error():
 # -- what the launcher is ordered to do so that an owner hears of an end -----------------------
 
 
-TOLD_SPEC = replace(spec(name="train"), notify=Notify(("end",), Words.of(["sh", "-c", "tell"])))
+TOLD_SPEC = replace(spec(name="train"), notify=Notify(("end",)))
 TOLD_JOB = Job(
     id=7, spec=TOLD_SPEC, state=JobState.CLEANING, attempt=2, submitted_at=0.0, started_at=100.0,
     ended_at=160.4, exit_code=3, outcome=Outcome.FAILED, outcome_text="exit code 3\0",
@@ -232,7 +231,7 @@ def launch(job: Job = TOLD_JOB) -> Any:
     ],
 )
 def test_only_such_ends_are_told_of_as_were_asked_for(on, outcome, is_told):
-    notify = Notify(on, Words.of(["x"])) if on else None
+    notify = Notify(on) if on else None
     job = structs.replace(TOLD_JOB, outcome=outcome, spec=replace(TOLD_SPEC, notify=notify))
     assert (notice_for(job, launch(job)) is not None) is is_told
     assert launch(job).tells_start is ("start" in on)
@@ -249,9 +248,7 @@ def test_a_notification_has_a_small_limit_of_its_own():
 
 
 def test_an_attempt_that_is_tried_again_is_no_end():
-    trying = replace(
-        TOLD_SPEC, notify=Notify(("end",), Words.of(["x"])), retry=Retry(1, (Outcome.FAILED,))
-    )
+    trying = replace(TOLD_SPEC, notify=Notify(("end",)), retry=Retry(1, (Outcome.FAILED,)))
     job = structs.replace(TOLD_JOB, outcome=Outcome.FAILED, spec=trying)
     assert notice_for(job, launch(job)) is None
     assert notice_for(structs.replace(job, retries=1), launch(job)) is not None
@@ -260,7 +257,7 @@ def test_an_attempt_that_is_tried_again_is_no_end():
 # -- the line ----------------------------------------------------------------------------------
 
 
-NOTIFY = Notify(("end",), Words.of(["true"]))
+NOTIFY = Notify(("end",))
 
 
 @dataclass
@@ -708,22 +705,22 @@ async def test_a_job_that_is_cancelled_while_gpus_are_looked_up_is_not_launched(
 
 
 @asynccontextmanager
-async def rounds_of_payloads(
+async def rounds_of_orders(
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[tuple[list[int], list[int]]]:
-    """The number of the loop's round, and those in which payloads for orders were made."""
-    make, rounds, made = messages.payload_for, [0], list[int]()
+    """The number of the loop's round, and those in which launch orders were made."""
+    make, rounds, made = messages.order_for, [0], list[int]()
 
-    def note(*given: Any) -> bytes:
+    def note(*given: Any, **named: Any) -> protocol.LaunchOrder:
         made.append(rounds[0])
-        return make(*given)
+        return make(*given, **named)
 
     async def count() -> None:
         while True:
             rounds[0] += 1
             await asyncio.sleep(0)
 
-    monkeypatch.setattr(messages, "payload_for", note)
+    monkeypatch.setattr(messages, "order_for", note)
     counting = asyncio.create_task(count())
     try:
         yield rounds, made
@@ -737,7 +734,7 @@ async def test_orders_that_take_long_to_make_are_made_one_at_a_time(bench, monke
     monkeypatch.setattr(link_module, "_ROUND_S", -1.0)
     async with bench() as b:
         await b.ready()
-        async with rounds_of_payloads(monkeypatch) as (_, made):
+        async with rounds_of_orders(monkeypatch) as (_, made):
             await asyncio.gather(*(b.ask(asks()) for _ in range(4)))
             await b.ask(st.CancelAsked(now(), 3, ALICE))
             await b.quiet()
@@ -756,7 +753,7 @@ async def test_jobs_with_gpus_start_as_soon_as_these_are_looked_at(bench, monkey
         b.link.gpus.known = _TWO
         await b.launcher.start()
         await b.ready()
-        async with rounds_of_payloads(monkeypatch) as (rounds, made):
+        async with rounds_of_orders(monkeypatch) as (rounds, made):
 
             async def look_up() -> None:
                 looked.append(rounds[0])

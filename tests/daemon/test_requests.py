@@ -49,7 +49,7 @@ from drfd.daemon.users import turns
 from drfd.devices.gpus import Gpu
 from drfd.host.disks import Disk
 from drfd.host.measurements import Machine
-from drfd.journal import arrays, history
+from drfd.journal import arrays, history, records
 from drfd.launcher.protocol import NO_PIN
 from drfd.protocol import requests as msg
 from drfd.protocol.requests import Selection
@@ -781,11 +781,11 @@ async def test_what_waits_for_what_can_never_start_is_not_waited_for_either(desk
 
 
 async def test_who_has_used_up_the_bytes_stores_no_more_and_makes_room_by_cancelling(desk):
-    desk.shell.engine.rules = replace(desk.shell.engine.rules, max_kept_bytes_per_user=20_000)
+    desk.shell.engine.rules = replace(desk.shell.engine.rules, max_kept_bytes_per_user=36_000)
     most = desk.shell.engine.rules.max_kept_bytes_per_user
     long = {"stdout": "/" + "x" * 4000, "held": True}
     ids = []
-    with pytest.raises(Refused, match=r"may take 19\.5K") as refusal:
+    with pytest.raises(Refused, match=r"may take 35\.2K") as refusal:
         while len(ids) < 20:
             ids.append(await desk.submit(ALICE, **long))
     assert (refusal.value.code, len(ids)) == ("too-long", 4)
@@ -804,7 +804,7 @@ async def test_who_has_used_up_the_bytes_stores_no_more_and_makes_room_by_cancel
 async def test_all_users_have_a_bound_together_and_each_has_a_little_in_any_case(desk, monkeypatch):
     """Many users together could exhaust the daemon's memory, each within a bound of his own."""
     monkeypatch.setattr(engine, "ALWAYS_BYTES", 5000)
-    desk.shell.engine.rules = replace(desk.shell.engine.rules, max_kept_bytes=20_000)
+    desk.shell.engine.rules = replace(desk.shell.engine.rules, max_kept_bytes=36_000)
     long = {"stdout": "/" + "x" * 4000, "held": True}
     for _ in range(4):
         await desk.submit(ALICE, **long)
@@ -897,11 +897,9 @@ async def test_names_of_ended_tasks_stop_the_daemon_for_no_more_than_a_moment(
     monkeypatch.setattr(turns, "PART_S", 0)
     monkeypatch.setattr(arrays, "_WHOLE_KEPT", 1)
     monkeypatch.setattr(arrays, "_HEADS_KEPT", 1)
-    for name in ("array", "array_head"):
-        monkeypatch.setattr(
-            journal._records, name, counting(getattr(journal._records, name), decoded)
-        )
-    journal.arrays = arrays.Arrays(journal._db, journal._records)
+    for name in ("decode_array", "decode_array_head"):
+        monkeypatch.setattr(records, name, counting(getattr(records, name), decoded))
+    journal.arrays = arrays.Arrays(journal._db)
     monkeypatch.setattr(journal._db, "execute", counting(journal._db.execute, queries))
     next_turn()
     request = largest(names, waited)[verb]

@@ -558,24 +558,24 @@ async def test_what_one_user_does_not_read_is_bounded_over_all_connections(front
     # All rows are one piece of the stream, however long they take.
     monkeypatch.setattr(follow_module, "PART_S", 30.0)
     async with front() as f:
-        long = ["true", *["x" * 100_000] * 4]
-        for _ in range(5):
-            await f.ask(**SUBMIT | {"argv": long}, held=True)
+        long = {"stdout": "o" * 4000, "stderr": "e" * 4000}
+        for _ in range(250):
+            await f.ask(**SUBMIT | long, held=True)
         stuck, other, stream = [await f.client() for _ in range(3)]
         stuck.writer.transport.pause_reading()  # type: ignore[attr-defined]
         await stuck.send(b'{"v":1,"op":"status"}\n')
         await until(lambda: f.desk.requests.quotas._kept[os.getuid()])
         reply = await other.ask(op="status")
         assert (reply["ok"], reply["error"]["code"]) == (False, "too-much-at-once")
-        assert len((await other.ask(op="show", id=1))["job"]["argv"]) == 5
+        assert len((await other.ask(op="show", id=1))["job"]["stdout"]) > 4000
         # Events come as many at a time as there are, so one is to be too much by itself.
-        monkeypatch.setattr(quotas_module, "MAX_KEPT_BYTES", 2_100_000)
+        monkeypatch.setattr(quotas_module, "MAX_KEPT_BYTES", 2_200_000)
         await stream.send(b'{"v":1,"op":"events"}\n')
         assert "mark" in await stream.reply()
         assert (await stream.reply())["error"]["code"] == "too-much-at-once"
         stuck.writer.transport.resume_reading()  # type: ignore[attr-defined]
-        assert len((await stuck.reply())["jobs"]) == 5
-        assert len((await other.ask(op="status"))["jobs"]) == 5
+        assert len((await stuck.reply())["jobs"]) == 250
+        assert len((await other.ask(op="status"))["jobs"]) == 250
 
 
 # -- accounts ----------------------------------------------------------------------------------

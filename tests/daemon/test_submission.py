@@ -18,13 +18,15 @@ from drfd.daemon.handlers.resubmission import RepeatSearch, submission_fields
 from drfd.daemon.handlers.submission import (
     MAX_WORD_BYTES,
     SubmitTerms,
+    payload_of,
     refuse_beyond_gpus,
     spec_for,
 )
 from drfd.daemon.lookup.lookup import Lookup
 from drfd.daemon.users import turns
 from drfd.host.disks import Disk
-from drfd.journal.records import Payload
+from drfd.payload.pack import of_request
+from drfd.payload.scripts import start_of
 from drfd.protocol.requests import NotifyPart as Tell
 from drfd.protocol.requests import SubmitRequest
 from fakes import ADMIN, ALICE, BOB, GIB, replace, rules, spec
@@ -260,17 +262,49 @@ ASKED: dict[str, Any] = {
 def spec_of(asked: dict[str, Any]) -> JobSpec:
     terms = SubmitTerms(rules=POOLED, defaults=DEFAULTS, limits=LIMITS, disks=[DATA],
                         takes_root=False)  # fmt: skip
-    return spec_for(convert({"op": "submit", "v": 1, **asked}, SubmitRequest), ALICE, 100, terms)
+    return spec_for(request_of(asked), ALICE, 100, terms)
 
 
-def test_the_same_job_comes_of_it():
-    spec, payload = spec_of(ASKED), Payload(env=ASKED["env"], script=ASKED["script"])
-    again = submission_fields(spec, payload)
+def request_of(asked: dict[str, Any]) -> SubmitRequest:
+    return convert({"op": "submit", "v": 1, **asked}, SubmitRequest)
+
+
+BYTES = "\U0010ff80/\U0010ffff"
+#: Of a script of these interpreters, something else is signed than its text.
+PERL = "#!/usr/bin/perl -w\nprint 1;\n"
+SCRIPTS: list[tuple[str | None, str | None]] = [
+    (None, None), ("", "/s"), ("echo", None), ("echo\n", "/s"), ("#!/bin/sh\nexit 3\n", "/s"),
+    (PERL, "/s"), (PERL, None), (PERL, f"/{BYTES}"), (PERL.strip(), "/s"),
+    ("#!/usr/bin/perl", "/s"), (start_of(PERL, "/s")[0], "/s"), (BYTES, "/s"),
+    (start_of(PERL, "/s")[0], "/other"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("script", "path"), SCRIPTS)
+def test_the_same_job_comes_of_it(script, path):
+    env = {"A": "b=c", BYTES: BYTES, **({} if path is None else {"DRF_SCRIPT": path})}
+    asked = {**ASKED, "argv": ["sh", "", f"ü{BYTES}"], "env": env, "script": script}
+    spec = spec_of(asked)
+    signed = payload_of(request_of(asked), spec)
+    assert signed.data == of_request(asked), "what the client has signed"
+    again = submission_fields(spec, signed.content())
+    assert of_request(again) == signed.data, "what it signs again"
     assert spec_of(again) == spec
-    assert {name: again[name] for name in ("env", "script")} == {
-        name: ASKED[name] for name in ("env", "script")
-    }
-    assert set(ASKED) == set(again) == {*SubmitRequest.__struct_fields__} - ONCE - APART
+    fields = ("argv", "env", "script", "notify", "attach")
+    assert {name: again.get(name) for name in fields} == {name: asked[name] for name in fields}
+    names = {*SubmitRequest.__struct_fields__} - ONCE - APART
+    assert {*asked} == names == {*again, "script"}
+
+
+async def test_a_long_command_is_whole_for_its_user_and_cut_short_in_lists(desk):
+    argv, cut = ["sh", "-c", "ü" * 1000], ["sh", "-c", "ü" * 249 + "…"]
+    whole = await desk.submit(ALICE, argv=argv)
+    array = await desk.submit(ALICE, argv=argv, array="1-2")
+    for ref, kind in ((whole, "job"), (array, "array"), (array + 1, "job")):
+        shown = await desk.ask(ALICE, op="show", id=ref)
+        assert shown[kind]["argv"] == argv
+    rows = (await desk.ask(ALICE, op="status"))["jobs"]
+    assert [row["argv"] for row in rows] == [cut] * len(rows)
 
 
 async def test_the_search_for_repeats_of_repeats_comes_to_an_end(desk, monkeypatch):
@@ -426,7 +460,7 @@ async def test_who_else_holds_a_job_is_told_with_its_submission(desk):
 async def test_what_is_not_kept_any_more_is_said(desk):
     job_id = await desk.submit(ALICE)
     await desk.finish(job_id)
-    desk.shell.journal.payloads.drop(job_id)
+    desk.shell.journal._db.execute("delete from blobs")
     with pytest.raises(Refused) as refusal:
         await desk.ask(ALICE, op="submission", id=job_id)
     assert refusal.value.code == "not-kept"

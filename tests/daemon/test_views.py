@@ -480,7 +480,7 @@ async def test_what_happens_to_tasks_while_they_are_listed_hides_none(desk):
 
 async def test_pages_of_an_array_and_of_one_of_its_tasks_have_all_rows(desk, monkeypatch):
     monkeypatch.setattr(views_module, "FULL_BYTES", 40_000)
-    await desk.submit(ALICE, array="0-29", held=True, argv=["true", "x" * 9000])
+    await desk.submit(ALICE, array="0-29", held=True, stdout="o" * 4000, stderr="e" * 4000)
     for index in range(30):
         await desk.ask(ALICE, op="cancel", select={"ids": [f"1_{index}"]})
     found, after = list[int](), None

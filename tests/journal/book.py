@@ -5,14 +5,14 @@ from typing import Any
 from msgspec import structs
 
 from drfd.core.model import events as ev
-from drfd.core.model.job import Actor, Words
+from drfd.core.model.job import Actor, command_text
 from drfd.core.model.resources import Axes
 from drfd.core.usage import Curve, Point
 from drfd.journal.journal import Journal
-from drfd.journal.records import Payload
-from fakes import ALICE, apply_and_append, happened, replace, spec
+from drfd.journal.submissions import Payload
+from fakes import ALICE, apply_and_append, happened, payload, replace, spec
 
-LONG = Words.of(["x" * 5000])
+LONG = command_text(["x" * 5000])
 CURVE = Curve(
     attempt=1,
     points=(
@@ -39,14 +39,15 @@ class Book:
         *,
         actor: Actor = ALICE,
         at_s: float | None = None,
-        payload: Payload | None = None,
+        signed: Payload | None = None,
+        key: str | None = None,
         **changes: Any,
     ) -> None:
         """`changes`: fields of the job's specification."""
         asked = replace(spec(f"root.{actor.user}", actor=actor), **changes)
         self.enter(happened(ev.Submitted, job_id, spec=asked), at_s=at_s)
-        if payload is not None:
-            self.journal.payloads.put(job_id, asked.uid, payload)
+        if signed is not None:
+            self.journal.submissions.put(job_id, asked.uid, signed, key)
 
     def submit_array(
         self, array_id: int, size: int, *, actor: Actor = ALICE, **changes: Any
@@ -66,9 +67,8 @@ class Book:
         self, job_id: int, at_s: float, *, actor: Actor = ALICE, **changes: Any
     ) -> None:
         """A job with everything that may belong to one, which is over at once."""
-        asked = {"argv": LONG, **changes}
-        self.submit(job_id, actor=actor, at_s=at_s, payload=Payload(env={"A": "b"}), **asked)
-        self.journal.put_submission(actor.uid, f"key-{job_id}", job_id)
+        asked = {"command": LONG, "signed": payload({"A": "b"}), **changes}
+        self.submit(job_id, actor=actor, at_s=at_s, key=f"key-{job_id}", **asked)
         self.journal.put_curve(job_id, CURVE)
         self.cancel(job_id, at_s=at_s)
         self.journal.commit()

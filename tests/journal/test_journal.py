@@ -1,9 +1,6 @@
-"""What was committed is read again: events, books, stories, texts, payloads and curves."""
+"""What was committed is read again: events, books, stories, submissions and curves."""
 
 import random
-import sqlite3
-from collections.abc import Iterator
-from contextlib import closing
 from typing import Any
 
 import pytest
@@ -15,22 +12,20 @@ from drfd.core.model import events as ev
 from drfd.core.model.job import (
     Actor,
     Dependency,
-    Notify,
     Outcome,
     RequiredOutcome,
     Retry,
     Usage,
     Warn,
     Whose,
-    Words,
 )
 from drfd.core.model.resources import Axes, Resources
 from drfd.core.usage import Curve, Point
-from drfd.journal import texts
+from drfd.journal import submissions
 from drfd.journal.history import FIRST, LAST, PastFilter, read_curves, read_ended, read_story
 from drfd.journal.pruning import JOB_BYTES
-from drfd.journal.records import Payload
-from fakes import ALICE, BOB, apply_and_append, happened, postponed, spec, tables
+from drfd.journal.submissions import Payload
+from fakes import ALICE, BOB, apply_and_append, happened, payload, postponed, spec, tables
 from journal.book import Book
 
 SPEC = spec(
@@ -186,61 +181,46 @@ def test_a_journal_that_cannot_be_read_is_told_in_a_line(tmp_path, read, content
         read(tmp_path / "odd")
 
 
-# -- long command lines, environments and scripts: each of a user is stored once ---------------
+# -- submissions: as they were signed, and what they share is stored once ----------------------
 
 
-LONG = ["sh", "-c", "x" * 5000, "", "ü"]
-
-
-def long() -> Words:
-    # As from a request: no object is shared with another's.
-    return Words.of(LONG)
-
-
-def test_a_notification_and_an_array_share_it_too(book, path, open_journal):
-    told = {"argv": long(), "notify": Notify(("end",), long())}
-    book.submit(1, **told)
-    book.submit_array(2, 3, **told)
-    book.enter(happened(ev.Admitted, 3))
+def test_the_bytes_are_those_that_were_signed_and_the_last_job_with_a_key_counts(
+    book, open_journal
+):
+    first, second = payload({"A": "b"}, "x", "ü" * 5000, proof="p"), payload({"A": "b"}, "y")
+    book.submit(1, signed=first, key="k")
+    book.submit(2, signed=second, key="k")
     book.journal.commit()
-    with closing(sqlite3.connect(path)) as db:
-        assert db.execute("select uses from texts").fetchall() == [(4,)]
-    loaded = open_journal().load(Axes())
-    assert tables(loaded) == tables(book.ledger)
-    argv, task = loaded.jobs[1].spec.argv, loaded.jobs[3].spec
-    assert task.argv is argv
-    assert task.notify is not None and task.notify.argv is argv
+    kept = open_journal().submissions
+    assert [kept.get(job_id) for job_id in (1, 2, 3)] == [first, second, None]
+    assert [kept.job_of(ALICE.uid, key) for key in ("k", "other")] == [2, None]
+    assert kept.job_of(BOB.uid, "k") is None
 
 
-def test_ended_jobs_are_read_with_it(book, path):
-    book.submit(1, argv=long())
-    book.cancel(1)
-    book.journal.commit()
-    for commands, words in ((True, LONG), (False, [])):
-        (job,) = read_ended(path, PastFilter(), commands=commands)
-        assert list(job.spec.argv) == words
-
-
-def test_what_users_have_is_counted_anew_after_a_rollback(book, open_journal):
+def test_what_users_have_is_as_it_was_after_a_rollback(book, open_journal):
     script = "#!/bin/sh\nexec true\n"
-    book.submit(1, payload=Payload(env={"PATH": "/usr/bin"}, script=script))
-    size = len(b'{"PATH":"/usr/bin"}') + len(script)
+    first = payload({"PATH": "/usr/bin"}, script=script)
+    book.submit(1, signed=first)
     book.journal.commit()
-    book.submit(2, payload=Payload(script="x" * 1000))
+    second = payload(script="x" * 1000)
+    book.submit(2, signed=second)
     book.cancel(1)
-    assert book.journal.texts.live_bytes == {ALICE.uid: 1000}
+    assert book.journal.submissions.live_bytes(ALICE.uid) == len(second.data)
     book.journal.rollback()
     for journal in (book.journal, open_journal()):
-        assert journal.texts.live_bytes == {ALICE.uid: size}
+        assert journal.submissions.live_bytes(ALICE.uid) == len(first.data)
 
 
-def test_jobs_cost_their_events_their_texts_once_and_some_for_each(book, open_journal):
+def test_jobs_cost_their_events_their_arguments_and_what_they_share_once(book, open_journal):
     """Each of 100,000 arguments counted as much as it had letters, an empty one nothing."""
-    argv = Words.of([""] * 1000)
+    signed = payload({"A": "b"}, *[""] * 1000)
+    assert signed.shared is not None
     for job_id in (1, 2):
-        book.submit(job_id, argv=argv)
+        book.submit(job_id, signed=signed)
     events = sum(len(data) for (data,) in book.journal._db.execute("select data from events"))
-    assert book.journal.live_bytes(ALICE.uid) == 1000 + events + 2 * JOB_BYTES
+    texts = 2 * len(signed.own) + len(signed.shared)
+    assert len(signed.own) > 1000
+    assert book.journal.live_bytes(ALICE.uid) == texts + events + 2 * JOB_BYTES
     book.journal.commit()
     assert open_journal().live_bytes_in_total() == book.journal.live_bytes(ALICE.uid)
     for job_id in (1, 2):
@@ -248,44 +228,48 @@ def test_jobs_cost_their_events_their_texts_once_and_some_for_each(book, open_jo
     assert book.journal.live_bytes_in_total() == 0
 
 
-# -- payloads of ended jobs: kept for their user, and not without end --------------------------
+# -- blobs of ended jobs: kept for their user, and not without end -----------------------------
 
 
-@pytest.fixture
-def past_book(book) -> Iterator[Book]:
-    yield book
-    counted = book.journal.payloads.past_bytes
-    book.journal.rollback()
-    assert book.journal.payloads.past_bytes == counted, "as counted from the tables"
-
-
-def had(book: Book, job_id: int, payload: Payload, *, actor: Actor = ALICE) -> None:
-    book.submit(job_id, actor=actor, payload=payload)
+def had(book: Book, job_id: int, signed: Payload, *, actor: Actor = ALICE) -> None:
+    book.submit(job_id, actor=actor, signed=signed)
     book.cancel(job_id)
 
 
+def kept_of(book: Book, ids: range) -> list[int]:
+    found = [(each, book.journal.submissions.get(each)) for each in ids]
+    assert all(signed is not None and signed.own for _, signed in found), "the command stays"
+    return [each for each, signed in found if signed is not None and signed.shared is not None]
+
+
 @pytest.mark.parametrize(("bound", "most"), [("MOST_OF_USER_BYTES", 3000), ("MOST_BYTES", 4000)])
-def test_the_oldest_of_a_user_go_first_and_of_who_has_most(past_book, monkeypatch, bound, most):
-    monkeypatch.setattr(texts, bound, most)
+def test_the_oldest_of_a_user_go_first_and_of_who_has_most(book, monkeypatch, bound, most):
+    monkeypatch.setattr(submissions, bound, most)
     for job_id in range(1, 5):
-        payload = Payload(env={"X": f"{job_id}" * 1000})
-        had(past_book, job_id, payload, actor=BOB if job_id == 1 else ALICE)
-    kept = [each for each in range(1, 5) if past_book.journal.payloads.get(each) is not None]
-    past_book.journal.commit()
-    assert kept == [1, 3, 4]
+        signed = payload({"X": f"{job_id}" * 1000})
+        had(book, job_id, signed, actor=BOB if job_id == 1 else ALICE)
+    assert kept_of(book, range(1, 5)) == [1, 3, 4]
 
 
-def test_one_end_drops_few_and_else_its_own(past_book, monkeypatch):
+def test_one_end_drops_few_and_else_its_own(book, monkeypatch):
     """The end of a large one dropped thousands of small ones in one turn."""
-    monkeypatch.setattr(texts, "MOST_OF_USER_BYTES", 3000)
-    monkeypatch.setattr(texts, "_MOST_DROPPED", 2)
+    monkeypatch.setattr(submissions, "MOST_OF_USER_BYTES", 3000)
+    monkeypatch.setattr(submissions, "_MOST_DROPPED", 2)
     for job_id in range(1, 21):
-        had(past_book, job_id, Payload())
-    had(past_book, 21, Payload(env={"X": "x" * 2000}))
-    had(past_book, 22, Payload(env={"X": "x" * 400}))
-    kept = [each for each in range(1, 23) if past_book.journal.payloads.get(each) is not None]
-    past_book.journal.commit()
-    assert kept == [*range(3, 21), 22]
+        had(book, job_id, payload({"X": f"{job_id:0140}"}))
+    had(book, 21, payload({"X": "x" * 2000}))
+    had(book, 22, payload({"X": "x" * 400}))
+    assert kept_of(book, range(1, 23)) == [*range(3, 21), 22]
+
+
+def test_what_live_jobs_share_with_ended_ones_is_not_dropped(book, monkeypatch):
+    monkeypatch.setattr(submissions, "MOST_OF_USER_BYTES", 0)
+    for job_id in (1, 2):
+        book.submit(job_id, signed=payload({"A": "b"}))
+    book.cancel(1)
+    assert kept_of(book, range(1, 3)) == [1, 2]
+    book.cancel(2)
+    assert kept_of(book, range(1, 3)) == []
 
 
 # -- curves: the last word counts, and only what is committed ----------------------------------

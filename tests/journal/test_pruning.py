@@ -1,6 +1,5 @@
 """The journal keeps what it must when it is pruned, and when its writer is killed at any moment."""
 
-import json
 import random
 import sqlite3
 import subprocess
@@ -13,11 +12,9 @@ import pytest
 
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
-from drfd.core.model.job import Words
 from drfd.core.model.resources import Axes
-from drfd.journal.pruning import MOST, read_excess
-from drfd.journal.records import Payload
-from fakes import ALICE, BOB, happened, tables
+from drfd.journal.pruning import MOST, _Left, read_excess
+from fakes import ALICE, BOB, happened, payload, tables
 from journal.book import LONG
 
 
@@ -59,8 +56,8 @@ def test_what_lives_stays_whatever_its_age(book, path):
 def test_an_array_goes_as_a_whole_when_its_last_task_is_old_enough(book, path):
     """Without its array, a task that has no record would be nobody; without the records of its
     tasks, an array would take them for such."""
-    book.submit_array(1, 4, argv=LONG)
-    book.journal.payloads.put(1, ALICE.uid, Payload(env={"A": "b"}))
+    book.submit_array(1, 4, command=LONG)
+    book.journal.submissions.put(1, ALICE.uid, payload({"A": "b"}))
     for job_id in (2, 3):
         book.cancel(job_id, at_s=float(job_id))
     book.live_and_end(6, at_s=3.5)
@@ -76,7 +73,7 @@ def test_an_array_goes_as_a_whole_when_its_last_task_is_old_enough(book, path):
     book.prune(before_s=20.5)
     assert (count(path, "arrays"), count(path, "jobs")) == (0, 1)
     assert count(path, "events where job_id <= 7") == 0
-    assert count(path, "texts where kind = 0 and uses = 1") == 1
+    assert count(path, "submissions") == count(path, "blobs where uses = 1") == 1
 
 
 def test_a_go_is_short_also_where_all_must_be_passed_over(book, path):
@@ -109,7 +106,8 @@ def test_of_one_user_with_too_many(book, path):
 def test_the_file_gets_shorter(book, path):
     """By what was removed, while the journal is in use."""
     for job_id in range(1, 400):
-        book.live_and_end(job_id, at_s=float(job_id), argv=Words.of([f"{job_id} " * 5000]))
+        signed = payload({"A": f"{job_id} " * 5000})
+        book.live_and_end(job_id, at_s=float(job_id), signed=signed)
     with closing(sqlite3.connect(path)) as db:
         db.execute("pragma wal_checkpoint(truncate)").fetchone()
     before = path.stat().st_size
@@ -139,11 +137,11 @@ def test_a_failed_go_takes_nothing_away(book, monkeypatch):
     for job_id in (1, 2, 3):
         book.live_and_end(job_id, at_s=float(job_id))
 
-    def fail(*_: object) -> int:
+    def fail(*_: object) -> None:
         raise sqlite3.OperationalError("disk I/O error")
 
     with monkeypatch.context() as patched:
-        patched.setattr(book.journal.commands, "release", fail)
+        patched.setattr(_Left, "take", fail)
         with pytest.raises(Exception, match="cannot write the journal"):
             book.prune(before_s=10.0)
     assert book.journal.job(1) is not None
@@ -178,16 +176,16 @@ import sys
 from msgspec.structs import replace
 from pathlib import Path
 from drfd.core.model import events as ev
-from drfd.core.model.job import JobSpec, Words
+from drfd.core.model.job import JobSpec, command_text
 from drfd.core.model.resources import Axes, Resources
 from drfd.journal.journal import Journal
-from drfd.journal.records import Payload
+from drfd.journal.submissions import Payload
 
 journal = Journal(Path(sys.argv[1]))
 ledger = journal.load(Axes())
 spec = JobSpec(name="job", user="alice", uid=1001, gid=1001, pool="root.alice",
                demand=Resources(cores_milli=1000, memory_bytes=1 << 30), time_limit_s=None,
-               argv=Words.of(("true",)), cwd="/", stdout="o", stderr="e")
+               command="true", cwd="/", stdout="o", stderr="e")
 print("ready", flush=True)
 """
 #: Submits three jobs a turn and prints their ids, as the daemon answers its askers: after the
@@ -202,7 +200,7 @@ while True:
     for _ in range(3):
         event = ev.Submitted(job_id=ledger.next_id, at_s=1.0, spec=spec)
         journal.append(event, ledger.apply(event), None)
-        journal.payloads.put(event.job_id, spec.uid, Payload(env={"BULK": "x" * 2000}))
+        journal.submissions.put(event.job_id, spec.uid, Payload(b"true", b"x" * 2000))
         ids.append(event.job_id)
     if turn % 2:
         event = ev.Cancelled(job_id=ids[0], at_s=2.0, by="alice")
@@ -228,9 +226,9 @@ def test_nothing_acknowledged_is_lost_by_a_kill(path, open_journal):
     assert len(submitted) % 3 == 0, "a turn was written in part"
     live = journal.load(Axes()).jobs
     with closing(sqlite3.connect(path)) as db:
-        kept = db.execute("select job_id from payloads where live order by job_id").fetchall()
+        kept = db.execute("select job_id from submissions where live order by job_id").fetchall()
     assert [job_id for (job_id,) in kept] == sorted(live)
-    assert all(journal.payloads.get(job_id) for job_id in submitted)
+    assert all(journal.submissions.get(job_id) for job_id in submitted)
 
 
 #: Removes what is over, a little at a time, as the daemon does it, and says so after each go; goes
@@ -239,12 +237,11 @@ REMOVER = (
     OPEN
     + """
 def apply_and_append(journal, event, ledger):
-    event = journal.store_command_lines(event)
     journal.append(event, ledger.apply(event), ledger.latest_array)
 
 while True:
     for number in range(30):
-        here = replace(spec, argv=Words.of((f"{ledger.next_id // 7} " + "x" * 3000,)))
+        here = replace(spec, command=command_text([f"{ledger.next_id // 7} " + "x" * 3000]))
         job_id, at_s = ledger.next_id, float(ledger.next_id)
         if number % 5:
             apply_and_append(journal, ev.Submitted(job_id=job_id, at_s=at_s, spec=here), ledger)
@@ -255,8 +252,8 @@ while True:
             apply_and_append(journal, array, ledger)
             task = ev.Cancelled(job_id=job_id + 3, at_s=at_s, by="alice")
             apply_and_append(journal, task, ledger)
-        journal.payloads.put(job_id, spec.uid, Payload(env={"BULK": f"{job_id}" * 2000}))
-        journal.put_submission(1001, f"key-{job_id}", job_id)
+        signed = Payload(b"true", b"%d" % (job_id // 3) * 2000)
+        journal.submissions.put(job_id, spec.uid, signed, f"key-{job_id}")
         if number % 10:
             apply_and_append(journal, ev.Cancelled(job_id=job_id, at_s=at_s, by="alice"), ledger)
     journal.commit()
@@ -304,7 +301,7 @@ def check_records(db: sqlite3.Connection) -> None:
     """Each belongs to something, and what is counted is there so often."""
     assert db.execute("pragma integrity_check").fetchone() == ("ok",)
     known = "(select id from jobs union all select id from arrays)"
-    for table in ("submissions", "payloads", "curves"):
+    for table in ("submissions", "curves"):
         query = f"select count(*) from {table} where job_id not in {known}"
         assert db.execute(query).fetchone() == (0,), table
     query = f"select count(*) from events where job_id is not null and job_id not in {known}"
@@ -313,18 +310,11 @@ def check_records(db: sqlite3.Connection) -> None:
         query = f"select id, (select count(*) from events where job_id = {table}.id) from {table}"
         events = f"select id, events from {table}"
         assert db.execute(query).fetchall() == db.execute(events).fetchall()
-    texts = db.execute("select id from text_data order by id").fetchall()
-    assert texts == db.execute("select id from texts order by id").fetchall()
-    # The tasks of an array have its command line, which counts once for all.
-    used: Counter[int] = Counter()
-    for job_id, array_id, data in db.execute("select id, array_id, data from jobs"):
-        used[json.loads(data)["spec"]["argv"], array_id or job_id] = 1
-    for array_id, data in db.execute("select id, data from arrays"):
-        used[json.loads(data)["common"]["spec"]["argv"], array_id] = 1
-    counts = Counter(number for number, _ in used)
-    for numbers in db.execute("select env, script from payloads"):
-        counts.update(number for number in numbers if number is not None)
-    assert dict(db.execute("select id, uses from texts")) == counts
+    blobs = db.execute("select id from blobs order by id").fetchall()
+    assert blobs == db.execute("select id from blob_data order by id").fetchall()
+    named = "select blob, count(*), sum(live) from submissions group by blob order by blob"
+    counts = db.execute("select id, uses, live from blobs order by id").fetchall()
+    assert [each for each in db.execute(named) if (each[0],) in blobs] == counts
 
 
 def killed_while_writing(path: Path, *, turns: int, by: str = WRITER) -> set[int]:

@@ -113,10 +113,10 @@ class Asked(LaunchOrder):
     def data(self) -> bytes:
         if self.payload is not None:
             return self.payload
-        return payload.encode(
+        return b"".join(payload.encode(
             argv=self.argv, cwd=self.cwd, umask=self.umask, stdout=self.stdout, stderr=self.stderr,
             env=self.env, script=self.script, attach=self.attach, notify=self.notify,
-        )  # fmt: skip
+        ))  # fmt: skip
 
 
 def order(*argv: str, cwd: Path, **changes: Any) -> Asked:

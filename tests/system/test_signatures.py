@@ -126,10 +126,14 @@ def test_a_user_signs_again_only_what_was_signed(instance, users):
     assert refused.returncode == 77
     instance.stop()
     with closing(sqlite3.connect(instance.state / "controller" / "journal.sqlite")) as db:
-        text = "cast(data as text)"
-        new = f"cast(replace({text}, 'then', 'evil') as blob)"
-        query = f"update text_data set data = {new} where {text} like '{{%'"
-        assert db.execute(query).rowcount
+        [(blob, data)] = db.execute(
+            "select blob_data.id, data from submissions join blob_data on id = blob"
+            " where job_id = ?",
+            (first,),
+        ).fetchall()
+        changed = data.replace(b"then", b"evil")
+        assert changed != data
+        db.execute("update blob_data set data = ? where id = ?", (changed, blob))
         db.commit()
     instance.start()
     refused = drf("retry", first)
@@ -183,10 +187,10 @@ def order(number, proof, variables):
         array_id=0, array_index=0, name="x", threads=1, variables=variables, hidden=(),
         limits=limits, proof=proof,
     )
-data = payload(
+data = b"".join(payload(
     argv=["touch", "ran"], cwd=home, umask=0, stdout="/dev/null", stderr="/dev/null", env={},
     script=None, attach=None, notify=(),
-)
+))
 def say(*orders, sealed=True):
     with socket.socket(socket.AF_UNIX) as line:
         line.connect(sys.argv[2])

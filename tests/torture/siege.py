@@ -362,7 +362,7 @@ class Siege:
             for name in self._workers:
                 self._check_worker(name, journal)
         with closing(sqlite3.connect(path)) as database:
-            if database.execute("select count(*) from payloads where live").fetchone() != (0,):
+            if database.execute("select count(*) from submissions where live").fetchone() != (0,):
                 self.deviations.append("the payload of a job that is over is kept as a live one's")
 
     @staticmethod

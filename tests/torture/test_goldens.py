@@ -67,8 +67,8 @@ def test_the_journal_loads_and_replays_to_its_own_tables(journal):
     books = journal.load(Axes())
     books.check()
     assert tables(books) == tables(Ledger.of_events(Axes(), goldens.EVENTS))
-    assert (journal.curve(2), journal.payloads.get(10)) == (goldens.CURVE, goldens.PAYLOAD)
-    assert journal.submission(1001, "0123") == 7
+    assert (journal.curve(2), journal.submissions.get(10)) == (goldens.CURVE, goldens.PAYLOAD)
+    assert journal.submissions.job_of(1001, "0123") == 7
     assert journal.external_load() == goldens.LOAD
 
 

@@ -28,8 +28,7 @@ from drfd.core.model.resources import Axes
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.lookup.views import job_view
 from drfd.journal.journal import Journal
-from drfd.journal.records import Payload
-from fakes import FakeHost, apply_and_append, ended, rules, spec, tables
+from fakes import FakeHost, apply_and_append, ended, payload, rules, spec, tables
 
 #: Turns that are in the file, and those that are in the log alone.
 IN_FILE, IN_LOG = 6, 6
@@ -64,7 +63,7 @@ def state(tmp_path_factory) -> State:
                 job_id=number, at_s=float(number), spec=spec(name=f"n{number}")
             )
             apply_and_append(journal, submitted, ledger)
-            journal.payloads.put(number, submitted.spec.uid, Payload(env={"BULK": "b" * 300}))
+            journal.submissions.put(number, submitted.spec.uid, payload({"BULK": "b" * 300}))
             apply_and_append(
                 journal, ev.Admitted(job_id=number, at_s=number + 0.5, attempt=1), ledger
             )

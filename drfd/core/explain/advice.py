@@ -83,8 +83,8 @@ def kind_of_job(job: Job) -> tuple[str, ...]:
     that is only the command's first word, or that of an interpreter, is replaced by the whole
     command."""
     spec = job.spec
-    words = list(spec.argv)
-    program = words[0].rpartition("/")[2] if words else ""
+    words = spec.argv
+    program = words[0].rpartition("/")[2]
     if spec.name != program and not _RUNNERS.fullmatch(program):
         return spec.user, spec.name, program
     return spec.user, spec.name, *words

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from msgspec import Meta, Struct, structs
 
@@ -21,49 +21,9 @@ from drfd.payload import unpack
 
 #: Bytes of memory that a dependency takes.
 DEPENDENCY_BYTES = 160
-#: A command line longer than this, in bytes, is stored once for all jobs of a user that have it.
-LONG_BYTES = 256
-
-
-class Words:
-    """The words of a command line, kept as one block of bytes. In a tuple of strings each word
-    would need some sixty bytes besides its text; here it needs one."""
-
-    __slots__ = ("__weakref__", "data")
-
-    def __init__(self, data: bytes = b"") -> None:
-        #: UTF-8, with a NUL after each word.
-        self.data: Final = data
-
-    @classmethod
-    def of(cls, words: Iterable[str]) -> Self:
-        """Join the words; a NUL, which no argument of a process can hold, is replaced."""
-        words = list(words)
-        text = "\0".join((*words, ""))
-        if text.count("\0") != len(words):
-            text = "\0".join((*(word.replace("\0", "\ufffd") for word in words), ""))
-        return cls(text.encode())
-
-    def __eq__(self, other: object) -> bool:
-        return self.data == other.data if isinstance(other, Words) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self.data)
-
-    def texts(self) -> list[str]:
-        return self.data.decode().split("\0")[:-1]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.texts())
-
-    def __len__(self) -> int:
-        return self.data.count(b"\0")
-
-    def __repr__(self) -> str:
-        return f"Words.of({list(self)!r})"
-
-
-NO_WORDS = Words()
+#: Characters of a command line that a job's record has, which every list shows; the whole is in the
+#: submission.
+COMMAND_LENGTH = 256
 
 
 class Now(NamedTuple):
@@ -223,11 +183,10 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class Notify:
-    """The submitter's command for the job's start or end, and when it is to run."""
+    """When the submitter's command for the job's start or end is to run."""
 
     #: Some of "start", "end" (any outcome) and "fail" (any outcome but COMPLETED).
     on: tuple[str, ...]
-    argv: Words
 
     def wants(self, outcome: Outcome) -> bool:
         return "end" in self.on or ("fail" in self.on and outcome is not Outcome.COMPLETED)
@@ -299,6 +258,12 @@ class Requested(Struct, frozen=True, kw_only=True):
         return {name: getattr(self, name) for name in Requested.__struct_fields__}
 
 
+def command_text(argv: Sequence[str]) -> str:
+    """Return the words of a command line as a record has them: a long one is cut short."""
+    text = "\0".join(argv)
+    return text if len(text) <= COMMAND_LENGTH else f"{text[: COMMAND_LENGTH - 1]}…"
+
+
 #: Of equal texts and demands, the one that was seen first. These are enough for the users of a
 #: machine. `sys.intern` is not used for texts: CPython 3.12.0 to 3.12.4 keeps them for ever.
 _first_equal = lru_cache(maxsize=1024)(lambda value: value)
@@ -316,7 +281,8 @@ class JobSpec(Requested, frozen=True, kw_only=True, omit_defaults=True):
     demand: Resources
     #: Limit of the wall time in seconds, or None if there is no limit.
     time_limit_s: int | None
-    argv: Words
+    #: The words of the command line with a NUL between them, as `command_text` has it.
+    command: str
     cwd: str
     #: Output files as the submitter wrote them, with %-patterns; see `output_path`.
     stdout: str
@@ -340,6 +306,11 @@ class JobSpec(Requested, frozen=True, kw_only=True, omit_defaults=True):
         # What the jobs of a user have in common takes memory once.
         for name in ("user", "pool", "cwd", "stdout", "stderr", "demand"):
             structs.force_setattr(self, name, _first_equal(getattr(self, name)))
+
+    @property
+    def argv(self) -> list[str]:
+        """The words of the command line, which may be cut short."""
+        return self.command.split("\0")
 
     @property
     def group_key(self) -> GroupKey | None:

@@ -151,7 +151,7 @@ def answers(task: UsageTask) -> Iterator[replies.ReportReply]:
     # Read twice, so that only the rows that are shown are kept in memory.
     shown = largest_rows(read_declared(path, task.past), task.by, task.limit)
     accounts = UsageAccounts(task.by, shown)
-    accounts.take(read_ended(path, task.past, commands=False))
+    accounts.take(read_ended(path, task.past))
     advise_from = partial(
         advise, least=task.least, gpu_bytes=task.largest_gpu, has_ranges=task.has_ranges
     )

@@ -41,7 +41,7 @@ from drfd.core.scheduling.kept_free import ExternalLoad, OutsideUse, SeenLoad, b
 from drfd.core.scheduling.scheduler import Scheduler
 from drfd.core.usage import Curve
 from drfd.journal.journal import Journal, digest
-from drfd.journal.records import Payload
+from drfd.journal.submissions import Payload
 
 log = logging.getLogger("drfd")
 
@@ -625,10 +625,9 @@ class Engine:
             return refusal
         for event in events:
             self._record(event)
-            if isinstance(event, ev.Submitted):
-                self._store_submission(event.job_id, event.spec.uid, work)
-            elif isinstance(event, ev.ArraySubmitted):
-                self._store_submission(event.array_id, event.spec.uid, work)
+            if isinstance(event, ev.Submitted | ev.ArraySubmitted) and work.payload is not None:
+                job_id = event.job_id if isinstance(event, ev.Submitted) else event.array_id
+                self.journal.submissions.put(job_id, event.spec.uid, work.payload, work.key)
         return events
 
     def _repeated(self, work: Work) -> ev.Event | None:
@@ -637,7 +636,7 @@ class Engine:
         if work.key is None or not isinstance(work.stimulus, st.SubmitAsked):
             return None
         spec = work.stimulus.spec
-        job_id = self.journal.submission(spec.uid, work.key)
+        job_id = self.journal.submissions.job_of(spec.uid, work.key)
         if job_id is None:
             return None
         event = next(self.journal.events(job_id))
@@ -705,13 +704,6 @@ class Engine:
     def _labels(self, ids: set[int]) -> dict[int, str]:
         """Return the labels of array tasks that are no longer in the ledger."""
         return self.journal.arrays.labels(each for each in ids if self.ledger.find(each) is None)
-
-    def _store_submission(self, job_id: int, uid: int, work: Work) -> None:
-        """Store the payload and the key that came with a submission."""
-        if work.payload is not None:
-            self.journal.payloads.put(job_id, uid, work.payload)
-        if work.key is not None:
-            self.journal.put_submission(uid, work.key, job_id)
 
     def _schedule(self) -> None:
         if self._retry_s is not None and self.clock().at_s >= self._retry_s:
@@ -782,7 +774,6 @@ class Engine:
                 self._has_new_runs = True
         if isinstance(event, ev.Altered):
             self.scheduler.forget_reservation(event.job_id, self.ledger)
-        event = self.journal.store_command_lines(event)
         job = self.ledger.apply(event)
         self.journal.append(event, job, self.ledger.latest_array)
         self._wants_pass = True

@@ -52,6 +52,7 @@ from drfd.daemon.handlers.history import HistoryHandler
 from drfd.daemon.handlers.resubmission import find_submission, refuse_others_job, repeat_note
 from drfd.daemon.handlers.submission import (
     SubmitTerms,
+    payload_of,
     refuse_beyond_gpus,
     refuse_range,
     spec_for,
@@ -68,9 +69,11 @@ from drfd.daemon.users.quotas import Quotas
 from drfd.daemon.users.turns import InParts, UserTurns
 from drfd.devices.gpu import GPU
 from drfd.journal.history import Story, read_story
-from drfd.journal.records import Payload
+from drfd.journal.submissions import Payload
 from drfd.launcher.protocol import OUT_OF_REACH
+from drfd.payload.raw_bytes import carried
 from drfd.payload.signature import key_file_name
+from drfd.payload.unpack import arguments
 from drfd.protocol import replies
 from drfd.protocol import requests as msg
 from drfd.protocol.requests import ExecRequest, Selection
@@ -338,7 +341,7 @@ class Requests:
     ) -> replies.SubmitReply | replies.DryRunReply:
         """Check a submission and queue it; of one that was sent before, return the job."""
         if request.key is not None:
-            known = self.engine.journal.submission(actor.uid, request.key)
+            known = self.engine.journal.submissions.job_of(actor.uid, request.key)
             if known is not None and self._lookup.user_of(known) == actor.user:
                 return self._submitted(known)
         if not request.dry_run:
@@ -380,7 +383,7 @@ class Requests:
                 "jobs are taken here with their user's signature, and this one has none",
                 hint=NO_KEY_HINT,
             )
-        payload = Payload(env=request.env, script=request.script, proof=request.proof)
+        payload = payload_of(request, spec)
         event, *_ = await self.engine.submit_and_wait(asked, payload, request.key)
         if isinstance(event, ev.Submitted):
             reply = self._with_drain({"id": event.job_id})
@@ -491,9 +494,7 @@ class Requests:
             # The job may have changed meanwhile.
             common = self._lookup.any_job(job_id) if array is None else common
             conditions = views.conditions_view(common, name_of)
-        options: replies.DetailPart = (
-            {"options": views.option_fields(common.spec)} if is_own else {}
-        )
+        options = self._signed_part(common) if is_own else {}
         reply: replies.ShowReply = {
             "events": [views.event_view(event, self._lookup.name_of) for event in story.events],
             "events_omitted": story.omitted,
@@ -513,6 +514,13 @@ class Requests:
         if all_runs is not None:
             reply["all_runs"] = all_runs
         return reply
+
+    def _signed_part(self, job: Job) -> dict[str, object]:
+        """Return the options of a submission and its whole command."""
+        payload = self.engine.journal.submissions.get(job.array_id or job.id) or Payload()
+        notice = payload.content().notify if payload.shared else ()
+        argv = list(map(carried, arguments(payload.own))) or job.spec.argv
+        return {"argv": argv, "options": views.option_fields(job.spec, notice)}
 
     def _details(self, job: Job) -> replies.DetailPart:
         """Return how a job stands with the memory that it declared on each GPU."""

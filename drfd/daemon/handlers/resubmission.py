@@ -29,7 +29,9 @@ from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup
 from drfd.daemon.lookup.views import option_fields
 from drfd.daemon.users.turns import InParts
-from drfd.journal.records import Payload
+from drfd.payload.raw_bytes import carried
+from drfd.payload.scripts import VARIABLE, text_of
+from drfd.payload.unpack import LaunchPayload
 from drfd.protocol.replies import AwaitedView, RepeatView, SubmissionReply
 from drfd.protocol.requests import Ref
 
@@ -54,14 +56,14 @@ async def find_submission(
         raise NotPermitted(
             "not-yours", f"job {label} belongs to {spec.user}, who alone may submit it again"
         )
-    payload = engine.journal.payloads.get(job_id if job.array_id is None else job.array_id)
-    if payload is None:
+    payload = engine.journal.submissions.get(job_id if job.array_id is None else job.array_id)
+    if payload is None or payload.shared is None:
         raise Refused(
             "not-kept",
             f"the environment and the script of job {label} are not kept any more",
             hint=f"drf show {label} has its command: submit it anew",
         )
-    fields = submission_fields(spec, payload)
+    fields = submission_fields(spec, payload.content())
     if array is not None:
         fields["array"] = array.whole.indices
     elif job.array_index is not None:
@@ -263,11 +265,15 @@ def has_all(array: Array, spans: Iterable[Span]) -> bool:
     return True
 
 
-def submission_fields(spec: JobSpec, payload: Payload) -> dict[str, object]:
+def submission_fields(spec: JobSpec, signed: LaunchPayload) -> dict[str, object]:
     """Return the fields of a submit request, without those about conditions of the start: the jobs
     that it waited for have ended, and its begin time has come."""
+    env = {carried(name): carried(value) for name, value in signed.env.items()}
+    script = None if signed.script is None else carried(signed.script)
     given = {
-        "argv": list(spec.argv), "cwd": spec.cwd, **option_fields(spec),
-        "env": payload.env, "script": payload.script, "attach": spec.attach,
+        "argv": list(map(carried, signed.argv)), "cwd": spec.cwd,
+        **option_fields(spec, signed.notify), "env": env,
+        "script": None if script is None else text_of(script, env.get(VARIABLE)),
+        "attach": spec.attach,
     }  # fmt: skip
     return {key: value for key, value in given.items() if value is not None}

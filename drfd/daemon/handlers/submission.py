@@ -23,14 +23,15 @@ from drfd.core.model.job import (
     Notify,
     RequiredOutcome,
     UserGroup,
-    Words,
+    command_text,
 )
 from drfd.core.model.options import Demand, cores_end
 from drfd.core.model.resources import NOTHING, kind_of, with_gres
 from drfd.daemon.config import Defaults, UserLimits
 from drfd.devices.gpu import GPU
 from drfd.host.disks import Disk, disk_of
-from drfd.payload.pack import usual_output
+from drfd.journal.submissions import Payload
+from drfd.payload.pack import encode, usual_output
 from drfd.payload.raw_bytes import raw, readable
 from drfd.payload.unpack import signs_in
 from drfd.protocol import requests as parts
@@ -130,17 +131,33 @@ def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms)
         demand=demand,
         cores_max_milli=cores_end(demand.cores_milli, most, rules.capacity.cores_milli),
         time_limit_s=(limit or None) if limit is not None else defaults.time_limit_s,
-        argv=Words.of(request.argv),
+        command=command_text(request.argv),
         cwd=request.cwd,
         stdout=request.stdout or f"{usual}.out",
         stderr=request.stderr or f"{usual}.err",
         attach=request.attach,
         after=dependencies(request.after),
         begin_s=max(request.begin_s or 0, earliest_s) or None,
-        notify=None if notify is None else Notify(tuple(notify.on), Words.of(notify.argv)),
+        notify=None if notify is None else Notify(tuple(notify.on)),
         group=None if request.group is None else UserGroup(*read_group(request.group)),
         cancel_if_never=(request.if_never or defaults.if_never) == "cancel",
     )
+
+
+def payload_of(request: SubmitRequest, spec: JobSpec) -> Payload:
+    """Return the bytes that the request's user has signed, of which this is the specification."""
+    own, shared = encode(
+        argv=request.argv,
+        cwd=spec.cwd,
+        umask=spec.umask,
+        stdout=spec.stdout,
+        stderr=spec.stderr,
+        env=request.env,
+        script=request.script,
+        attach=spec.attach,
+        notify=() if request.notify is None else request.notify.argv,
+    )
+    return Payload(own, shared, request.proof)
 
 
 def _node_for(request: SubmitRequest, home: str) -> str:
@@ -179,10 +196,9 @@ def refuse_beyond_gpus(demand: Demand, largest_bytes: int | None) -> None:
 
 
 def size_of(request: SubmitRequest) -> int:
-    """Estimate how many bytes of a submission the journal keeps after the job's end. The
-    environment and the script are kept apart then, and bounded there (`drfd.journal.texts`)."""
-    notify_argv = [] if request.notify is None else request.notify.argv
-    texts = (*request.argv, *notify_argv, request.comment or "")
+    """Estimate how many bytes of a submission the journal keeps after the job's end. The rest is
+    kept apart then, and bounded there (`drfd.journal.submissions`)."""
+    texts = (*request.argv, request.comment or "")
     return sum(map(len, texts)) + len(texts) + DEPENDENCY_BYTES * len(request.after)
 
 

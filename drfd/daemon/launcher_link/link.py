@@ -45,7 +45,7 @@ from drfd.daemon.launcher_link.wire import SEND_RETRY_S, Wire
 from drfd.daemon.monitoring.gpu_use import GpuUse
 from drfd.daemon.monitoring.meter import Meter
 from drfd.devices.gpus import GPU
-from drfd.journal.records import Payload
+from drfd.journal.submissions import Payload
 from drfd.launcher import protocol
 from drfd.launcher.protocol import Message
 from drfd.linux.unix_sockets import at_socket
@@ -410,7 +410,7 @@ class Link:
             self._submit(self._launch_failed(job, _unset(str(error))))
         else:
             order, payload = self._order_and_payload(job, found)
-            self._order(protocol.LAUNCH, order, messages.payload_for(job.spec, payload))
+            self._order(protocol.LAUNCH, order, payload)
 
     def _order_notice(self, effect: effects.RemoveAttempt, job: Job) -> None:
         hidden = self._devices().hide_all(self._grants(job))
@@ -419,7 +419,7 @@ class Link:
         if notice is None:
             self._send_attempt(effect)
         else:
-            self._order(protocol.NOTIFY, notice, messages.payload_for(job.spec, payload))
+            self._order(protocol.NOTIFY, notice, payload)
 
     def _do_later(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
@@ -478,9 +478,9 @@ class Link:
     def _launch_failed(self, job: Job, text: str) -> st.LaunchFailedReport:
         return st.LaunchFailedReport(self._engine.clock().at_s, job.id, job.attempt, text=text)
 
-    def _order_and_payload(self, job: Job, found: Found) -> tuple[protocol.LaunchOrder, Payload]:
+    def _order_and_payload(self, job: Job, found: Found) -> tuple[protocol.LaunchOrder, bytes]:
         engine = self._engine
-        payload = engine.journal.payloads.get(job.array_id or job.id) or Payload()
+        payload = engine.journal.submissions.get(job.array_id or job.id) or Payload()
         order = messages.order_for(
             job,
             engine.journal.id,
@@ -493,7 +493,8 @@ class Link:
             home=engine.rules.axes.home,
             found=found,
         )
-        return messages.with_slurm_variables(order, payload.env, job.restarts), payload
+        data = payload.data
+        return messages.with_slurm_variables(order, data, job.restarts), data
 
     def _grants(self, job: Job) -> tuple[Grant, ...]:
         """Return what the job is given of devices. Another node chooses its devices itself."""

@@ -22,7 +22,7 @@ both meant for the whole machine would leave nothing (AMD, "GPU isolation techni
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import quote
 
@@ -36,7 +36,6 @@ from drfd.core.decisions.reconciliation import AttemptKey
 from drfd.core.model.job import (
     Array,
     Job,
-    JobSpec,
     Usage,
     notice_demand,
     shares_output,
@@ -48,7 +47,6 @@ from drfd.daemon.countable import Countables, names_with_nodes
 from drfd.daemon.launcher_link.device_table import Found, Grant
 from drfd.devices.gpus import GPU
 from drfd.host.disks import Disk, rates_by_device
-from drfd.journal.records import Payload
 from drfd.launcher import protocol
 from drfd.payload.environment import (
     BELOW_DEVICE_LISTS,
@@ -57,7 +55,7 @@ from drfd.payload.environment import (
     GRES_PREFIX,
     threads_of,
 )
-from drfd.payload.pack import encode
+from drfd.payload.unpack import decode
 
 #: The device list of a job that has no GPU.
 _NONE = "-1"
@@ -189,21 +187,6 @@ def grants_for(
             yield Grant(name=name, given=mine, others=tuple(foreign), memory_bytes=memory_bytes)
 
 
-def payload_for(spec: JobSpec, payload: Payload) -> bytes:
-    """Return the bytes that the job's process reads after it has become the user."""
-    return encode(
-        argv=spec.argv,
-        cwd=spec.cwd,
-        umask=spec.umask,
-        stdout=spec.stdout,
-        stderr=spec.stderr,
-        env=payload.env,
-        script=payload.script,
-        attach=spec.attach,
-        notify=() if spec.notify is None else spec.notify.argv,
-    )
-
-
 def notice_for(job: Job, launch: protocol.LaunchOrder) -> protocol.LaunchOrder | None:
     """Return the order to notify the job's owner of its end, made from its launch order, or None if
     the owner did not ask for such an end or only an attempt has ended."""
@@ -264,11 +247,11 @@ _SLURM_WANTED = "DRF_SLURM"
 
 
 def with_slurm_variables(
-    order: protocol.LaunchOrder, env: Mapping[str, str], restarts: int = 0
+    order: protocol.LaunchOrder, payload: bytes, restarts: int = 0
 ) -> protocol.LaunchOrder:
-    """Return the launch order with Slurm's variables, if the submitter's, `env`, ask for them.
-    `restarts` is the number of runs before this one."""
-    if _SLURM_WANTED not in env:
+    """Return the launch order with Slurm's variables, if the submitter's ask for them. `restarts`
+    is the number of runs before this one."""
+    if _SLURM_WANTED.encode() not in payload or _SLURM_WANTED not in decode(payload).env:
         return order
     own = order.variables
     cpus = str(max(1, -(-order.limits.cores_milli // 1000)))

@@ -43,6 +43,7 @@ from drfd.core.scheduling.kept_free import ExternalLoad, free_of
 from drfd.core.usage import Curve, Point
 from drfd.devices.gpus import GPU
 from drfd.journal.arrays import TaskCounts
+from drfd.payload.raw_bytes import carried
 from drfd.protocol import replies
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ def _owned_view(job: Job, *, private: bool) -> dict[str, object]:
         out, err = (
             path if is_group else output_path(path, job) for path in (spec.stdout, spec.stderr)
         )
-        secret = {"cwd": spec.cwd, "argv": list(spec.argv), "stdout": out, "stderr": err}
+        secret = {"cwd": spec.cwd, "argv": spec.argv, "stdout": out, "stderr": err}
     options: dict[str, object] = {
         "comment": spec.comment,
         "retry_of": None if spec.again is None else spec.again.of,
@@ -302,8 +303,9 @@ def conditions_view(job: Job, name_of: Callable[[int], str] = str) -> replies.Co
     }
 
 
-def option_fields(spec: JobSpec) -> dict[str, object]:
-    """Return the fields of a submit request that its options set, but those about conditions."""
+def option_fields(spec: JobSpec, notice: Sequence[str]) -> dict[str, object]:
+    """Return the fields of a submit request that its options set, but those about conditions.
+    `notice` is the command that notifies its owner."""
     demand, notify = spec.demand, spec.notify
     amounts = _amounts(demand)
     end = {"cores_max_milli": spec.cores_max_milli} if spec.cores_max_milli else {}
@@ -323,7 +325,9 @@ def option_fields(spec: JobSpec) -> dict[str, object]:
         "time_limit_s": spec.time_limit_s or 0,
         "stdout": spec.stdout,
         "stderr": spec.stderr,
-        "notify": None if notify is None else {"on": list(notify.on), "argv": list(notify.argv)},
+        "notify": None
+        if notify is None
+        else {"on": list(notify.on), "argv": list(map(carried, notice))},
         "group": None if spec.group is None else str(spec.group),
         "if_never": "cancel" if spec.cancel_if_never else "keep",
     }  # fmt: skip
@@ -775,7 +779,7 @@ def _number(share: Fraction) -> float:
 # -- replies ---------------------------------------------------------------------------------------
 
 #: Bytes of rows, beyond those of ordinary ones, after which a list is full: each row of a task has
-#: all arguments of its array.
+#: the paths of its array.
 FULL_BYTES, _ROW_BYTES = 8 << 20, 1 << 10
 _encoder = msgspec.json.Encoder()
 
