@@ -227,7 +227,9 @@ class Accounts:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             fd = theirs.fileno()
-            self._background.start(lambda: self._execute(fd), lambda: self._ended(ours), fd, nice=0)
+            self._background.start(
+                [*self._program, str(fd)], lambda status: self._ended(ours), fd, nice=0
+            )
         ours.setblocking(False)
         self._questions = ours
 
@@ -280,11 +282,6 @@ class Accounts:
             # It took too long, was killed, or had no memory for all.
             answer = None
         on_answer(None if answer == list(question) else answer)
-
-    def _execute(self, fd: int) -> None:
-        os.set_inheritable(fd, True)
-        os.chdir("/")
-        os.execv(self._program[0], [*self._program, str(fd)])
 
 
 def ask_once(*question: object) -> object:

@@ -25,7 +25,7 @@ from drfd.launcher.accounts import Accounts, Denied, DirectoryFailed, NotAsked
 from drfd.launcher.attempt_files import Attempt, JobsStopRecord, Key
 from drfd.launcher.confinement.bounds import LauncherBounds, ProcessBounds, read_launcher_bounds
 from drfd.launcher.confinement.interface import Confinement, LimitFailed
-from drfd.launcher.confinement.processes import end_tracers, living_runner
+from drfd.launcher.confinement.processes import living_runner
 from drfd.launcher.gpu_meter.supervision import GpuMeter
 from drfd.launcher.port import Policy, Port
 from drfd.launcher.protocol import (
@@ -62,9 +62,10 @@ from drfd.launcher.runner.starter.program import Starter, needed_capabilities, o
 from drfd.launcher.signalling import TURN_S, Ending, Endings, Freezing, Pace, Signalling
 from drfd.launcher.signatures import KeyFiles, SigningKeys, accepts_exec, with_check
 from drfd.launcher.system import process
-from drfd.launcher.system.background import BackgroundWork
+from drfd.launcher.system.background import BackgroundWork, own_program
 from drfd.launcher.system.cleanup import IpcSweeps
 from drfd.launcher.system.private_tmp import PrivateSpaces
+from drfd.launcher.system.tracers import HAS_ENDED_SOME
 from drfd.linux import syscalls
 
 #: Reasons why the end of an attempt is not known: the machine was shut down in order, or went down
@@ -144,6 +145,8 @@ _PRIVATE_TMP = (
 )
 #: Answer to a launch under a number that an attempt of another job has.
 _TAKEN = "another job's attempt has its number here, from another journal perhaps"
+#: The program that ends tracers, and the largest number of processes that it looks at.
+_TRACERS, _MOST_HELD = "drfd.launcher.system.tracers", 1000
 #: Number of runners of an attempt that may die before they release the job.
 _MAX_LOST_RUNNERS = 3
 _RUNNERS_LOST = f"its runner was killed {_MAX_LOST_RUNNERS} times before it could start the job"
@@ -766,18 +769,19 @@ class Launcher:
         if attempt is None or os.getuid() != 0 or not (uid := attempt.created["uid"]):
             # A debugger of root is an administrator's; a user's own launcher serves only itself.
             return
-        name = attempt.owner.user or ""
+        held = self.confinement.members(key, attempt)
+        if attempt.runner is not None and (runner := living_runner(attempt)):
+            # Zombies are in no cgroup, but they are children of the runner.
+            held += process.children(runner)
 
-        def search() -> None:
-            # Listed here: their pids might be others' by now.
-            held = self.confinement.members(key, attempt)
-            if attempt.runner is not None and (runner := living_runner(attempt)):
-                # Zombies are in no cgroup, but they are children of the runner.
-                held += process.children(runner)
-            if count := end_tracers(held, uid, name):
-                log.warning("event=tracers-killed job=%d count=%d", key[0], count)
+        def freed(status: int) -> None:
+            ending.is_being_freed = False
+            if os.waitstatus_to_exitcode(status) == HAS_ENDED_SOME:
+                log.warning("event=tracers-killed job=%d", key[0], extra=about(job=key[0]))
 
-        self._background.start(search, partial(setattr, ending, "is_being_freed", False))
+        # Those beyond that number have their turn when these are gone.
+        held = held[:_MOST_HELD]
+        self._background.start(own_program(_TRACERS, uid, attempt.owner.user or "", *held), freed)
         ending.is_being_freed = True
 
     def _is_empty(self, key: Key) -> bool:

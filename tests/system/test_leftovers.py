@@ -49,7 +49,7 @@ def remove(user: pwd.struct_passwd) -> None:
     pid = os.fork()
     if pid == 0:
         try:
-            cleanup.sweep(user.pw_uid)
+            cleanup.sweep(user.pw_uid, os.getppid())
         finally:
             os._exit(0)
     os.waitpid(pid, 0)

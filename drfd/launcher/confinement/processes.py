@@ -2,22 +2,15 @@
 
 A cgroup that has vanished has no processes. Kernel documents: cgroup-v1/freezer-subsystem.rst,
 cgroup-v2.rst.
-
-`end_tracers` ends debuggers that keep a job's processes after SIGKILL, if the job's user could do
-so. A traced process (ptrace(2)) waits for its tracer even when it has been killed: with its
-memory, if the tracer wants to see it exit (PTRACE_O_TRACEEXIT); and as a zombie, whose parent is
-not notified until the tracer has been. The tracer is not part of the job. So a user could keep a
-job's resources beyond its time limit and any cancellation, with a process outside the job.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from signal import SIGKILL
 
 from drfd.common.signals import number_of, reached
@@ -26,7 +19,6 @@ from drfd.launcher.confinement.cgroup_files import Freezer, JobCgroup
 from drfd.launcher.system import process
 from drfd.launcher.system.files import unless_gone
 from drfd.linux.kernel_files import get
-from drfd.linux.user_database import Subordinates
 
 #: Seconds that are waited for a freeze. Nearly all cgroups freeze within a millisecond, but not one
 #: with a process that waits for a disk.
@@ -207,48 +199,3 @@ def living_runner(attempt: Attempt | None) -> int | None:
 
 def is_of_this_boot(attempt: Attempt) -> bool:
     return bool(attempt.created["boot_id"] == process.boot_id())
-
-
-_SUBORDINATES = Subordinates()
-
-
-def end_tracers(pids: Iterable[int], uid: int, name: str) -> int:
-    """Send SIGKILL to all processes that trace one of these processes of a job of this user, and
-    return how many there were. Only processes that the user could kill are killed, or those of the
-    user's subordinate uids. Users have many threads and long chains of
-    tracers, so this may take seconds."""
-    seen: set[int] = set()
-    ended, front = 0, [*pids]
-    while front:
-        for thread in process.threads(front.pop()):
-            tracer = process.tracer(thread)
-            if tracer is None or tracer in seen:
-                continue
-            seen.add(tracer)
-            if _end(tracer, thread, uid, name):
-                ended += 1
-                # It may be traced itself.
-                front.append(tracer)
-    return ended
-
-
-def _end(tracer: int, traced: int, uid: int, name: str) -> bool:
-    try:
-        with process.opened_pidfd(tracer) as pidfd:
-            # Checked again while the pidfd is held: the pid may have been reused.
-            if process.tracer(traced) != tracer or not _may_end(uid, name, tracer):
-                return False
-            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    except OSError:
-        return False
-    return True
-
-
-def _may_end(uid: int, name: str, pid: int) -> bool:
-    """Return whether the user, or a subordinate uid of the user's, could kill a process by its real
-    or saved uid (kill(2)), and none of its uids is root's. A program that is set-uid to another
-    user may trace a job of whoever runs it."""
-    uids = process.uids(pid)
-    return 0 not in uids and any(
-        each == uid or _SUBORDINATES.are_of(uid, name, each) for each in uids[::2]
-    )

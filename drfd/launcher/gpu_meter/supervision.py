@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import selectors
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from drfd.launcher.system.background import BackgroundWork
 
 log = logging.getLogger("drfd.launcher")
 
+PROGRAM = [sys.executable, "-I", "-m", "drfd.launcher.gpu_meter"]
 #: There while NVIDIA's driver is loaded.
 _DRIVER = "/proc/driver/nvidia/version"
 #: Seconds without a line after which a process is killed.
@@ -78,7 +80,9 @@ class GpuMeter:
     def _start(self, now_s: float) -> None:
         out, into = os.pipe()
         try:
-            self._pid = self._background.start(lambda: _become(into), self._ended, into)
+            self._pid = self._background.start(
+                PROGRAM, lambda status: self._ended(), stdout=into, stderr=subprocess.DEVNULL
+            )
         except OSError as error:
             os.close(out)
             self._log(f"it could not be started: {error.strerror}")
@@ -152,14 +156,3 @@ class GpuMeter:
 def is_present() -> bool:
     """Return whether the driver of the GPUs that are measured is loaded."""
     return os.path.exists(_DRIVER)
-
-
-def _become(into: int) -> None:
-    """Execute the program that measures, with `into` as its standard output."""
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 0)
-    os.dup2(into, 1)
-    os.dup2(nothing, 2)
-    command = [sys.executable, "-I", "-m", "drfd.launcher.gpu_meter"]
-    os.chdir("/")
-    os.execv(sys.executable, command)

@@ -363,7 +363,8 @@ class SlurmLauncher:
             known = set(map(self._attempts.name, self._attempts))
             # Without a process for it they are left until the next time.
             with suppress(OSError):
-                self._background.start(lambda: self.starts.forget_old(known), lambda: None)
+                pid = self._background.fork(lambda: self.starts.forget_old(known))
+                self._background.watch(pid, lambda status: None)
 
     def _compare(self, number: int, key: Key, found: dict[Name, list[SlurmJob]]) -> None:
         """Bring an attempt up to date with a list."""

@@ -1,4 +1,7 @@
-"""Work of the launcher that may take long, done in processes that it forks and watches."""
+"""Programs that do the launcher's work that may take long: it executes them and watches for their
+ends. None is a copy of the launcher, in whose memory are the secret of signatures and the orders of
+all users.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,24 @@ import gc
 import os
 import selectors
 import signal
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
 
 from drfd.launcher.system import process
-from drfd.linux.own_process import NOBODY, drop_rights
 
 #: Nice value of these processes, so that users' jobs go first.
 _NICE = 10
 
 
+def own_program(module: str, *words: object) -> list[str]:
+    """Return the command that runs a module of drfd's, whose first argument is the launcher's pid:
+    its process ends with the launcher (`process.die_with`)."""
+    return [sys.executable, "-I", "-m", module, str(os.getpid()), *map(str, words)]
+
+
 class BackgroundWork:
-    """The processes that do the work. All of them end with the launcher."""
+    """The processes that do the work."""
 
     def __init__(self, selector: selectors.BaseSelector) -> None:
         self._selector = selector
@@ -25,20 +35,37 @@ class BackgroundWork:
 
     def start(
         self,
-        work: Callable[[], object],
-        on_end: Callable[[], object],
+        command: Sequence[str],
+        on_end: Callable[[int], object],
         *keep: int,
         nice: int = _NICE,
+        stdout: int = subprocess.DEVNULL,
+        stderr: int | None = None,
+        cwd: str = "/",
+        env: Mapping[str, str] | None = None,
     ) -> int:
-        """Do `work` in a new process, which keeps only the descriptors in `keep`, and call `on_end`
-        here when it is over, however it ended. Returns the pid. Raises OSError if no process can be
-        had now."""
-        pid = self.fork(work, *keep, nice=nice)
-        self.watch(pid, lambda status: on_end())
-        return pid
+        """Execute a program, which gets only the descriptors in `keep`, and call `on_end` with its
+        status, as wait(2) gives it, when it has ended. Returns the pid. Raises OSError if the
+        process cannot be had now."""
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=keep,
+            cwd=cwd,
+            env=env,
+            start_new_session=True,
+        )
+        # Its end is waited for by the loop.
+        child.returncode = 0
+        os.setpriority(os.PRIO_PROCESS, child.pid, nice)
+        self.watch(child.pid, on_end)
+        return child.pid
 
-    def fork(self, work: Callable[[], object], *keep: int, nice: int) -> int:
-        """Do the same, and leave it to the caller to `watch` the process."""
+    def fork(self, work: Callable[[], object], *keep: int, nice: int = _NICE) -> int:
+        """Do `work` in a copy of this process, which keeps only the descriptors in `keep`: for the
+        launcher of Slurm's nodes, which has no secret. The caller is to `watch` it."""
         launcher = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -57,7 +84,7 @@ class BackgroundWork:
         return pid
 
     def watch(self, pid: int, on_end: Callable[[int], object]) -> None:
-        """Call `on_end` with the status of a child, as wait(2) gives it, when that has ended."""
+        """Call `on_end` with the status of a child when that has ended."""
         pidfd = os.pidfd_open(pid)
         self._live[pid] = pidfd, on_end
         self._selector.register(pidfd, selectors.EVENT_READ, lambda: self._ended(pid))
@@ -73,11 +100,3 @@ class BackgroundWork:
         self._selector.unregister(pidfd)
         os.close(pidfd)
         on_end(os.waitpid(pid, 0)[1])
-
-
-def become_bare(uid: int) -> None:
-    """Drop to this uid for good, without any of its groups: enough to remove what belongs to it."""
-    launcher = os.getppid()
-    drop_rights(uid, NOBODY, [])
-    # The change of uid has taken the signal away (prctl(2)).
-    process.die_with(launcher)

@@ -3,7 +3,9 @@
 Shared memory, semaphores and message queues outlive every process. When the last job of a user is
 gone and the user has no other process on the machine, the user's objects are removed, as
 systemd-logind does at the end of a user's last session (logind.conf(5), RemoveIPC=). A process with
-the user's own rights does it.
+the user's own rights does it:
+
+    python -m drfd.launcher.system.cleanup LAUNCHER UID
 """
 
 from __future__ import annotations
@@ -13,21 +15,25 @@ import os
 import shutil
 import signal
 import stat
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
 from drfd.launcher.attempt_files import Key
 from drfd.launcher.system import process
-from drfd.launcher.system.background import BackgroundWork, become_bare
+from drfd.launcher.system.background import BackgroundWork, own_program
 from drfd.linux import syscalls
 from drfd.linux.kernel_files import get
+from drfd.linux.own_process import NOBODY, drop_rights
 
 #: Seconds that a user must be without a job, so that jobs in a row cause no sweep each. Scripts
 #: sleep for whole seconds: a sweep that begins then would delay the start of their next job.
 _QUIET_S = 1.5
+#: The program that sweeps.
+_PROGRAM = "drfd.launcher.system.cleanup"
 #: Seconds that a sweep may take.
 _SWEEP_S = 30
 _SYSV = "/proc/sysvipc"
@@ -103,16 +109,28 @@ class IpcSweeps:
                 continue
             # If the machine is short of processes, the objects stay and count as external load.
             with suppress(OSError):
-                done = partial(self._live.pop, uid)
-                self._live[uid] = self._background.start(partial(sweep, uid), done)
+                self._live[uid] = self._background.start(
+                    own_program(_PROGRAM, uid), partial(self._swept, uid)
+                )
+
+    def _swept(self, uid: int, status: int) -> None:
+        del self._live[uid]
 
 
-def sweep(uid: int) -> None:
+def main(words: Sequence[str]) -> None:
+    launcher, uid = map(int, words)
+    process.die_with(launcher)
+    sweep(uid, launcher)
+
+
+def sweep(uid: int, launcher: int) -> None:
     """Remove this user's IPC objects, unless a process of the user is alive. Runs as root in a
-    process of its own, which becomes the user."""
+    process of its own, which becomes the user, without any groups."""
     if has_processes(uid):
         return
-    become_bare(uid)
+    drop_rights(uid, NOBODY, [])
+    # The change of uid has taken the signal away (prctl(2)).
+    process.die_with(launcher)
     signal.alarm(_SWEEP_S)
     for kind, (column, remove) in _KINDS.items():
         for row in table(kind):
@@ -172,3 +190,7 @@ def _sweep_inner(name: str, above: int) -> None:
             # One too deep for it stays: whose it is may keep the others, too.
             with suppress(RecursionError):
                 shutil.rmtree(name, ignore_errors=True, dir_fd=above)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -25,6 +25,7 @@ import os
 import re
 import resource
 import subprocess
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
@@ -53,6 +54,7 @@ SPACES = "private"
 _LIVE = re.compile(r"([1-9][0-9]{0,17})\.([1-9][0-9]{0,17})\.[0-9]{1,10}")
 _GONE = re.compile(r"gone-[0-9a-f]+-[0-9]{1,10}")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_RM = "/bin/rm"
 #: How many spaces one program removes, its memory in bytes, and how many programs try to remove a
 #: space before the rest of it is left to the next launcher.
 _MOST_NAMES = 1000
@@ -210,13 +212,28 @@ class PrivateSpaces:
             home, _ = next(iter(waste))
             fd, names = self._homes[home], [name for where, name in waste if where == home]
             turn = names[:_MOST_NAMES]
-            work, end = partial(_become_rm, fd, turn), partial(self._cleaned, uid, home, turn)
             # If the machine is short of processes, the end of the next attempt tries again.
             with suppress(OSError):
-                self._background.start(work, end, fd)
+                self._remove_by_rm(fd, turn, partial(self._cleaned, uid, home, turn))
                 self._cleaning.add(uid)
 
-    def _cleaned(self, uid: int, home: str, names: list[str]) -> None:
+    def _remove_by_rm(self, home: int, names: list[str], on_end: Callable[[int], None]) -> None:
+        """Have coreutils' rm remove these spaces, as root: a program of the user's uid could be
+        traced by the user, outside of all jobs. It works relative to open directories, follows no
+        link, and stays on the file system. Raises OSError."""
+        pid = self._background.start(
+            [_RM, "-rf", "--one-file-system", "--", *names],
+            on_end,
+            # The names in its complaints are the user's.
+            stderr=subprocess.DEVNULL,
+            cwd=f"/proc/self/fd/{home}",
+            env={},
+        )
+        with suppress(OSError):
+            # Of a tree of a million levels it would keep each in memory.
+            resource.prlimit(pid, resource.RLIMIT_AS, (_RM_BYTES, _RM_BYTES))
+
+    def _cleaned(self, uid: int, home: str, names: list[str], status: int) -> None:
         self._cleaning.discard(uid)
         for name in names:
             tries = self._waste[uid].pop((home, name)) + 1
@@ -236,22 +253,10 @@ def _uid_in(name: str) -> int:
 def _insist_on_gnus_rm() -> None:
     """Raise Unsafe if another program removes spaces: early versions of uutils follow links that
     are put in their way, and busybox does not know the options. Raises OSError."""
-    command = ["/bin/rm", "--version"]
+    command = [_RM, "--version"]
     try:
         said = subprocess.run(command, capture_output=True, env={}, timeout=_RM_SAYS_S).stdout
     except subprocess.TimeoutExpired:
         said = b""
     if b"GNU coreutils" not in said:
-        raise Unsafe("/bin/rm is not that of GNU coreutils")
-
-
-def _become_rm(home: int, names: list[str]) -> None:
-    """Have coreutils' rm remove these spaces, in place of this process, which is root's: a program
-    of the user's uid could be traced by the user, outside of all jobs. It works relative to open
-    directories, follows no link, and stays on the file system; the bound survives exec."""
-    # Of a tree of a million levels it would keep each in memory.
-    resource.setrlimit(resource.RLIMIT_AS, (_RM_BYTES, _RM_BYTES))
-    os.fchdir(home)
-    # The names in its complaints are the user's.
-    os.dup2(os.open(os.devnull, os.O_RDWR), 2)
-    os.execve("/bin/rm", ["rm", "-rf", "--one-file-system", "--", *names], {})
+        raise Unsafe(f"{_RM} is not that of GNU coreutils")

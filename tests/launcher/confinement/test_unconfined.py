@@ -25,10 +25,10 @@ from drfd.launcher.confinement.bounds import (
 )
 from drfd.launcher.confinement.cgroup_files import ancestors
 from drfd.launcher.confinement.interface import LimitFailed
-from drfd.launcher.confinement.processes import end_tracers
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import AttemptLimits, Devices, LaunchOrder
 from drfd.launcher.system import process
+from drfd.launcher.system.tracers import end_tracers
 from drfd.linux.device_nodes import DeviceNode
 from launcher.rig import WAIT_S, Start, lives, order, pid_in, state_of, until
 

@@ -338,13 +338,10 @@ class Stage:
         monkeypatch.setattr(supervision, "_MAX_PAUSE_S", 0.05)
         self.meter._pause_s = 0.01
 
-    def begin(self, work: Callable[[int], object]) -> None:
-        def become(into: int) -> None:
-            with self._pids.open("a") as file:
-                file.write(f"{os.getpid()}\n")
-            work(into)
-
-        self._patch.setattr(supervision, "_become", become)
+    def begin(self, script: str) -> None:
+        """Have a shell do this in place of the program."""
+        command = ["sh", "-c", f"echo $$ >> {self._pids}; {script}"]
+        self._patch.setattr(supervision, "PROGRAM", command)
         self.meter.turn(True)
 
     @property
@@ -381,22 +378,20 @@ class Stage:
 
 
 @pytest.fixture
-def stage(tmp_path, monkeypatch, forks_beside_threads) -> Iterator[Stage]:
+def stage(tmp_path, monkeypatch) -> Iterator[Stage]:
     made = Stage(tmp_path, monkeypatch)
     yield made
     made.end()
 
 
-def hang(into: int) -> None:
-    while True:
-        signal.pause()
+HANG = "exec sleep 600"
 
 
 @pytest.mark.slow
 def test_a_silent_process_is_killed_and_replaced(stage, monkeypatch, caplog):
     """It is logged once."""
     monkeypatch.setattr(supervision, "SILENT_S", 0.05)
-    stage.begin(hang)
+    stage.begin(HANG)
     stage.run_until(lambda: len(stage.pids) >= 3)
     stage.run_until(lambda: not lives(stage.pids[0]))
     assert [record.message for record in caplog.records] == [
@@ -405,34 +400,30 @@ def test_a_silent_process_is_killed_and_replaced(stage, monkeypatch, caplog):
 
 
 @pytest.mark.parametrize(
-    "work",
+    "script",
     [
-        lambda into: os.write(into, b"x" * (MAX_LINE_BYTES + 2)),
-        lambda into: os.close(into) or hang(into),
-        lambda into: 1 // 0,
+        f"head -c {MAX_LINE_BYTES + 2} /dev/zero | tr '\\0' x",
+        f"exec >&-; {HANG}",
+        "exit 1",
     ],
     ids=["endless", "closed", "dead"],
 )
-def test_a_process_of_no_use_is_replaced(stage, work):
-    stage.begin(work)
+def test_a_process_of_no_use_is_replaced(stage, script):
+    stage.begin(script)
     stage.run_until(lambda: len(stage.pids) >= 3)
     stage.run_until(lambda: not lives(stage.pids[0]))
     assert stage.reports == []
 
 
 def test_the_last_line_of_a_process_that_ends_is_reported(stage):
-    stage.begin(lambda into: os.write(into, b'{"gpus":[],"why":"no driver"}\n'))
+    stage.begin("""echo '{"gpus":[],"why":"no driver"}'""")
     stage.run_until(lambda: stage.reports)
     assert stage.reports[0]["line"] == '{"gpus":[],"why":"no driver"}'
 
 
 @pytest.mark.slow
 def test_a_flood_of_lines_costs_one_report_a_second(stage):
-    def flood(into: int) -> None:
-        while True:
-            os.write(into, b"{}\n" * 1000)
-
-    stage.begin(flood)
+    stage.begin("exec yes '{}'")
     began_s = time.monotonic()
     stage.run_until(lambda: stage.reports)
     stage.run_for(1.3)
@@ -446,7 +437,7 @@ def test_a_process_that_cannot_be_killed_is_replaced_when_it_has_ended(stage, mo
     monkeypatch.setattr(supervision, "SILENT_S", 0.02)
     kills: list[int] = []
     monkeypatch.setattr(stage.background, "kill", kills.append)
-    stage.begin(hang)
+    stage.begin(HANG)
     stage.run_until(lambda: kills)
     stage.run_for(0.2)
     assert (len(stage.pids), len(kills), stage.meter.pause_s()) == (1, 1, None)
@@ -456,12 +447,7 @@ def test_a_process_that_cannot_be_killed_is_replaced_when_it_has_ended(stage, mo
 
 @pytest.mark.slow
 def test_when_it_is_turned_off_reports_and_process_end_at_once(stage):
-    def talk(into: int) -> None:
-        while True:
-            os.write(into, b"{}\n")
-            time.sleep(0.01)
-
-    stage.begin(talk)
+    stage.begin("while :; do echo '{}'; sleep 0.01; done")
     stage.run_until(lambda: stage.reports)
     stage.meter.turn(False)
     count = len(stage.reports)
