@@ -447,10 +447,13 @@ async def test_files_of_ended_attempts_are_removed_by_one_order(bench, monkeypat
         assert [*b.meter.watched_attempts()] == [], "no report follows that would end it"
 
 
+LEFT = {"counted": {"left_bytes": 1 << 20}}
+
+
 @pytest.mark.parametrize(
     ("changes", "facts"),
-    [({"notify": NOTIFY}, {}), ({}, {"counted": {"left_bytes": 1 << 20}})],
-    ids=["notification", "memory left in use"],
+    [({"notify": NOTIFY}, {}), ({}, LEFT), ({"notify": NOTIFY}, LEFT)],
+    ids=["notification", "memory left in use", "both"],
 )
 async def test_resources_are_kept_while_something_of_the_job_is_left(bench, changes, facts):
     async with bench() as b:
@@ -459,6 +462,8 @@ async def test_resources_are_kept_while_something_of_the_job_is_left(bench, chan
         await b.report(launched(1))
         await b.report(ended(1, gone=True, **facts))
         assert b.job(1).shown_state == "CLEANING"
+        is_free = b.engine.ledger.allocated[0] < 1000
+        assert is_free is not bool(facts), "it is given to others with the memory that is in use"
 
 
 async def test_a_launch_that_found_nothing_to_adopt_is_ordered_again(bench):

@@ -588,9 +588,14 @@ class Link:
                     left_bytes = report.counted.get("left_bytes", 0)
                 if left_bytes:
                     self.left_bytes[key] = left_bytes
-                report = replace(report, usage=messages.final_usage(report, measured))
-                # A notification is still to run, and memory that is left is counted first.
-                is_removed = report.gone and job.spec.notify is None and not left_bytes
+                report = replace(
+                    report,
+                    usage=messages.final_usage(report, measured),
+                    # Nothing of the job's is free before memory that it has left is counted.
+                    gone=report.gone and not left_bytes,
+                )
+                # A notification is still to run.
+                is_removed = report.gone and job.spec.notify is None
             case st.RemovedReport():
                 if self._forget(key) or job is None:
                     return
