@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import os
 import sys
+from itertools import chain
 
 from drfd.client.connection import choose
-from drfd.common.errors import ConfigError, DrfdError, Unavailable
+from drfd.client.option_values import fields_of
+from drfd.client.option_values import read as read_value
+from drfd.common.errors import ConfigError, DrfdError, Refused, Unavailable
 from drfd.payload.environment import ATTACHED, as_given, capture, output_directory
 from drfd.payload.pack import output_fields
 from drfd.protocol.codec import encode_request
@@ -38,14 +41,6 @@ NO_WARNINGS = "--no-warnings"
 _TEXTS = ("text", "pool", "group", "file", "array")
 #: Kinds of options that the complete program alone reads: it asks, or tells how it reads them.
 _OF_WHOLE = ("names", "begin", "events", "command")
-#: Kinds of amounts → their fields.
-_AMOUNTS = {"cores": "cores_milli", "memory": "memory_bytes", "limit": "time_limit_s"}
-#: The size units that occur in practice, as powers of two.
-_UNITS = {"K": 10, "M": 20, "G": 30, "T": 40}
-_SPANS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-#: Most digits of a number that is read here.
-_DIGITS = 6
-_LEAST_MEMORY = 1 << 20
 #: Longest script.
 SCRIPT_MAX_BYTES = 512 << 10
 
@@ -171,84 +166,29 @@ def _lines(script: str) -> list[str] | None:
 
 def _fields(options: Mapping[Option, list[str]]) -> dict[str, Any] | None:
     """Return the fields that these options set, or None if one is wrong."""
-    demand: dict[str, object] = {}
-    fields: dict[str, Any] = {"demand": demand}
-    slow: dict[Option, list[str]] = {}
-    for option, texts in options.items():
-        if option.kind == "limit" and _is_doubtful(texts[-1]):
-            return None
-        number = whole_amount(option.kind, texts[-1]) if option.kind in _AMOUNTS else None
-        if option.kind == "flag":
-            fields[option.field] = True
-        elif option.kind in _TEXTS:
-            fields[option.field] = texts[-1]
-        elif number is not None:
-            (fields if option.kind == "limit" else demand)[_AMOUNTS[option.kind]] = number
-        elif option.kind == "after" and (after := _after(texts)):
-            fields["after"] = after
-        else:
-            slow[option] = texts
-    more = _slow_fields(slow) if slow else {}
-    if more is None or "times" not in more.get("retry", {"times": 0}):
-        return None
-    demand |= more.pop("demand", {})
-    return fields | more
-
-
-def _slow_fields(options: Mapping[Option, list[str]]) -> dict[str, Any] | None:
-    # Imported here because it takes long to load.
-    from drfd.client.option_values import fields_of, read
-    from drfd.common.errors import Refused
-
+    values: dict[str, Any] = {}
     try:
-        values = {
-            option: [read(option, text) for text in texts] for option, texts in options.items()
-        }
+        for option, texts in options.items():
+            if option.kind == "limit" and _is_doubtful(texts[-1]):
+                return None
+            if option.kind == "flag":
+                values[option.key] = True
+            elif option.kind in _TEXTS:
+                values[option.key] = texts[-1]
+            else:
+                read = [read_value(option, text) for text in texts]
+                is_many = option.many == "each"
+                values[option.key] = [*chain(*read)] if is_many else read[-1]
     except Refused:
         return None
-    return fields_of(
-        {
-            option.key: [each for value in found for each in value]
-            if option.many == "each"
-            else found[-1]
-            for option, found in values.items()
-        }
-    )
-
-
-def _after(texts: list[str]) -> list[dict[str, object]] | None:
-    """Return the field of `--after 41,42:any`, or None for all that is written otherwise."""
-    found: dict[tuple[int, str], None] = {}
-    for part in ",".join(texts).split(","):
-        number, sign, how = part.partition(":")
-        is_id = number.isascii() and number.isdecimal() and number[0] != "0" and len(number) < 10
-        if not is_id or how not in (("ok", "any", "fail") if sign else ("",)):
-            return None
-        found[int(number), how or "ok"] = None
-    return [{"id": job_id, "want": how} for job_id, how in found]
+    fields = {"demand": {}, **fields_of(values)}
+    return fields if "times" in fields.get("retry", {"times": 0}) else None
 
 
 def _is_doubtful(time: str) -> bool:
     """Return whether the complete program tells somebody at a terminal how it reads this time."""
     is_unclear = ":" in time and time.replace(":", "").isdecimal()
     return is_unclear and sys.stderr is not None and sys.stderr.isatty()
-
-
-def whole_amount(kind: str, value: str) -> int | None:
-    """Return the number of `4`, `16G` or `90m`, or None for all that is written otherwise."""
-    if (kind, value) == ("limit", "unlimited"):
-        return 0
-    unit = "" if kind == "cores" or value.isdecimal() else value[-1:]
-    digits = value.removesuffix(unit)
-    if not (digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS):
-        return None
-    count = int(digits)
-    if kind == "cores":
-        return count * 1000 or None
-    if kind == "limit":
-        return count * _SPANS.get(unit, 0) or None
-    size = count << _UNITS[unit] if unit in _UNITS else 0
-    return size if size >= _LEAST_MEMORY else None
 
 
 def surroundings(keep: Collection[str] = ()) -> dict[str, Any] | None:

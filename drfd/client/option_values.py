@@ -1,44 +1,25 @@
-"""The values of the options of a job: from texts to fields of a request, and back."""
+"""The values of the options of a job: from texts to fields of a request, and back.
+
+`drf submit` loads this module, so what reads the rarer forms of a value, and what shows values, is
+imported when it is used.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from _collections_abc import Callable, Iterable, Iterator, Mapping
 
-from drfd.client.words import (
-    OUTCOMES,
-    Gres,
-    Ref,
-    parse_after,
-    parse_begin,
-    parse_features,
-    parse_gres,
-    parse_if_never,
-    parse_outcomes,
-    parse_warning,
-    parse_whole,
-)
 from drfd.common.errors import Refused
-from drfd.common.indices import read_array, read_group
-from drfd.common.signals import show_signal
-from drfd.common.units import (
-    Range,
-    exact_duration,
-    exact_size,
-    is_endless,
-    parse_cores_range,
-    parse_disk_rates,
-    parse_duration,
-    parse_memory,
-    show_cores,
-    show_gres_word,
-    show_range,
-)
 from drfd.protocol.job_options import OPTIONS, Option
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
+    from types import ModuleType
+    from typing import Any
+
+    from drfd.client.words import Gres, Ref
+    from drfd.common.units import Range
 
 #: The disk's name, or None for the disk of the working directory; bytes read and written per
 #: second.
@@ -47,49 +28,124 @@ Rates = tuple[str | None, int, int]
 _WHEN = ("start", "end", "fail")
 
 
-class ValueKind(NamedTuple):
+class ValueKind:
     """What the values of some options have in common."""
 
-    #: From the text of the command line to the value: a list where the option is given several
-    #: times. Raises Refused.
-    read: Callable[[Option, str], Any]
-    #: From the value to the field of the request, or to some parts of it.
-    encode: Callable[[Any], Any] = lambda value: value
-    #: From the field to the texts that declare it, none if it is not declared.
-    show: Callable[[Any], Iterable[str]] = lambda value: [str(value)]
-    #: From a value of Python, other than a text, a number or a list of these, to the value.
-    take: Callable[[Any], Any] | None = None
+    def __init__(
+        self,
+        read: Callable[[Option, str], Any],
+        encode: Callable[[Any], Any] = lambda value: value,
+        show: Callable[[Any], Iterable[str]] = lambda value: [str(value)],
+        take: Callable[[Any], Any] | None = None,
+    ) -> None:
+        #: From the text of the command line to the value: a list where the option is given several
+        #: times. Raises Refused.
+        self.read = read
+        #: From the value to the field of the request, or to some parts of it.
+        self.encode = encode
+        #: From the field to the texts that declare it, none if it is not declared.
+        self.show = show
+        #: From a value of Python, other than a text, a number or a list of these, to the value.
+        self.take = take
 
 
 def _plain(read: Callable[[str], Any]) -> Callable[[Option, str], Any]:
     return lambda option, text: read(text)
 
 
+def _units() -> ModuleType:
+    from drfd.common import units
+
+    return units
+
+
+def _words() -> ModuleType:
+    from drfd.client import words
+
+    return words
+
+
+def _parsed(name: str) -> Callable[[Option, str], Any]:
+    """Return a reader of `drfd.client.words`."""
+    return lambda option, text: getattr(_words(), name)(text)
+
+
+def _exact_size(size: int) -> str:
+    text: str = _units().exact_size(size)
+    return text
+
+
 def _what(option: Option) -> str:
     return option.key.replace("_", "-")
 
 
-def _read_whole(option: Option, text: str) -> int:
-    return parse_whole(text, option.bounds, what=_what(option))
+# -- the usual forms, which are read without regular expressions -----------------------------------
+
+_SIZES = {"K": 10, "M": 20, "G": 30, "T": 40}
+_SPANS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+#: Most digits of a number that is read here.
+_DIGITS = 6
+_LEAST_MEMORY = 1 << 20
+_HOWS = ("ok", "any", "fail")
+
+
+def _count(text: str, digits: int = _DIGITS) -> int:
+    """Return a whole number of few digits; 0 for all that is written otherwise."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= digits else 0
+
+
+def _read_cores(text: str) -> int | Range:
+    found: int | Range = _count(text) * 1000 or _units().parse_cores_range(text)
+    return found
 
 
 def _read_size(option: Option, text: str) -> int:
-    return parse_memory(text, what=_what(option))
+    size = _count(text[:-1]) << _SIZES[text[-1]] if text[-1:] in _SIZES else 0
+    found: int = size if size >= _LEAST_MEMORY else _units().parse_memory(text, what=_what(option))
+    return found
+
+
+def _read_limit(text: str) -> int:
+    unit = "" if text.isdecimal() else text[-1:]
+    seconds = _count(text.removesuffix(unit)) * _SPANS.get(unit, 0)
+    if seconds or text == "unlimited" or _units().is_endless(text):
+        return seconds
+    found: int = _units().parse_duration(text)
+    return found
+
+
+def _read_after(text: str) -> list[tuple[Ref, str]]:
+    found: list[tuple[Ref, str]] = []
+    for part in text.split(","):
+        number, sign, how = part.partition(":")
+        if not _count(number, 9) or number[0] == "0" or how not in (_HOWS if sign else ("",)):
+            parsed: list[tuple[Ref, str]] = _words().parse_after(text)
+            return parsed
+        found.append((int(number), how or "ok"))
+    return found
+
+
+# -- other forms ---------------------------------------------------------------------------------
+
+
+def _read_whole(option: Option, text: str) -> int:
+    found: int = _words().parse_whole(text, option.bounds, what=_what(option))
+    return found
 
 
 def _checked_array(text: str) -> str:
+    from drfd.common.indices import read_array
+
     read_array(text)
     return text
 
 
 def _checked_group(text: str) -> str:
     if text:
+        from drfd.common.indices import read_group
+
         read_group(text)
     return text
-
-
-def _read_limit(text: str) -> int:
-    return 0 if is_endless(text) else parse_duration(text)
 
 
 def _read_events(text: str) -> list[str]:
@@ -113,15 +169,15 @@ def _read_command(text: str) -> str:
 
 
 def _encode_cores(cores: int | Range) -> dict[str, object]:
-    if not isinstance(cores, Range):
+    if isinstance(cores, int):
         return {"cores_milli": cores}
     return {"cores_milli": cores.least, "cores_max_milli": cores.most}
 
 
 def _show_cores(demand: Mapping[str, Any]) -> Iterator[str]:
     if "cores_milli" in demand:
-        most = demand.get("cores_max_milli")
-        yield show_range(show_cores(demand["cores_milli"]), show_cores(most) if most else None)
+        most, show = demand.get("cores_max_milli"), _units().show_cores
+        yield _units().show_range(show(demand["cores_milli"]), show(most) if most else None)
 
 
 def _encode_io(rates: Iterable[Rates]) -> dict[str, object]:
@@ -146,17 +202,19 @@ def _show_io(demand: Mapping[str, Any]) -> Iterator[str]:
     for name, rates in {**demand.get("disks", {}), "": demand}.items():
         if rates.get("read_bps") or rates.get("write_bps"):
             disk = f"{name}=" if name else ""
-            words = [exact_size(rates.get(field, 0)) for field in ("read_bps", "write_bps")]
+            words = [_exact_size(rates.get(field, 0)) for field in ("read_bps", "write_bps")]
             yield f"{disk}{'/'.join(words)}"
 
 
 def _show_gres(demand: Mapping[str, Any]) -> Iterator[str]:
     memory = demand.get("gres_memory", {})
     for name, count in demand.get("gres", {}).items():
-        yield show_gres_word(name, count, memory.get(name))
+        yield _units().show_gres_word(name, count, memory.get(name))
 
 
 def _take_gres(counts: Mapping[str, int]) -> list[Gres]:
+    from drfd.client.words import Gres
+
     return [Gres(name, count) for name, count in counts.items()]
 
 
@@ -177,7 +235,7 @@ def _show_after(after: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def _take_after(given: Any) -> list[tuple[Ref, str]]:
     each_of = [given] if isinstance(given, int | str) or hasattr(given, "id") else given
-    return parse_after(",".join(str(getattr(each, "id", each)) for each in each_of))
+    return _read_after(",".join(str(getattr(each, "id", each)) for each in each_of))
 
 
 def _show_begin(begin_s: int) -> list[str]:
@@ -199,7 +257,10 @@ def _take_begin(given: float | datetime) -> int:
 def _take_limit(given: int | timedelta) -> int:
     from datetime import timedelta
 
-    return parse_duration(int(given.total_seconds()) if isinstance(given, timedelta) else given)
+    seconds: int = _units().parse_duration(
+        int(given.total_seconds()) if isinstance(given, timedelta) else given
+    )
+    return seconds
 
 
 def _take_array(given: range) -> str:
@@ -209,13 +270,15 @@ def _take_array(given: range) -> str:
 
 
 def _show_outcomes(retry: Mapping[str, Any]) -> list[str]:
-    words = [word for word, outcome in OUTCOMES.items() if outcome in retry.get("on", ())]
+    words = [word for word, outcome in _words().OUTCOMES.items() if outcome in retry.get("on", ())]
     return [",".join(words)] if words else []
 
 
 def _show_warning(warn: Mapping[str, Any]) -> list[str]:
+    from drfd.common.signals import show_signal
+
     name = show_signal(warn["signal"]).replace("SIG", "")
-    return [f"{name}@{exact_duration(warn['before_s'])}"]
+    return [f"{name}@{_units().exact_duration(warn['before_s'])}"]
 
 
 def _show_command(notify: Mapping[str, Any]) -> list[str]:
@@ -233,35 +296,35 @@ KINDS = {
     "names": ValueKind(_plain(lambda text: [name for name in text.split(",") if name])),
     # 0 is what it is without the option.
     "whole": ValueKind(_read_whole, show=lambda value: [str(value)] if value else []),
-    "size": ValueKind(_read_size, show=lambda size: [exact_size(size)]),
-    "cores": ValueKind(_plain(parse_cores_range), _encode_cores, _show_cores),
+    "size": ValueKind(_read_size, show=lambda size: [_exact_size(size)]),
+    "cores": ValueKind(_plain(_read_cores), _encode_cores, _show_cores),
     "memory": ValueKind(
         _read_size,
         lambda size: {"memory_bytes": size},
-        lambda demand: [exact_size(demand["memory_bytes"])] if "memory_bytes" in demand else [],
+        lambda demand: [_exact_size(demand["memory_bytes"])] if "memory_bytes" in demand else [],
     ),
-    "io": ValueKind(_plain(lambda text: [parse_disk_rates(text)]), _encode_io, _show_io),
-    "gres": ValueKind(_plain(parse_gres), _encode_gres, _show_gres, _take_gres),
+    "io": ValueKind(_plain(lambda text: [_units().parse_disk_rates(text)]), _encode_io, _show_io),
+    "gres": ValueKind(_parsed("parse_gres"), _encode_gres, _show_gres, _take_gres),
     "features": ValueKind(
-        _plain(parse_features),
+        _parsed("parse_features"),
         lambda features: list(dict.fromkeys(features)),
         lambda features: [",".join(features)] if features else [],
     ),
     "limit": ValueKind(
         _plain(_read_limit),
-        show=lambda limit_s: [exact_duration(limit_s) if limit_s else "unlimited"],
+        show=lambda limit_s: [_units().exact_duration(limit_s) if limit_s else "unlimited"],
         take=_take_limit,
     ),
-    "after": ValueKind(_plain(parse_after), _encode_after, _show_after, _take_after),
-    "if_never": ValueKind(_plain(parse_if_never)),
-    "begin": ValueKind(_plain(parse_begin), show=_show_begin, take=_take_begin),
+    "after": ValueKind(_plain(_read_after), _encode_after, _show_after, _take_after),
+    "if_never": ValueKind(_parsed("parse_if_never")),
+    "begin": ValueKind(_parsed("parse_begin"), show=_show_begin, take=_take_begin),
     "group": ValueKind(_plain(_checked_group)),
     "retry": ValueKind(
         _read_whole, lambda times: {"times": times}, lambda retry: [str(retry["times"])]
     ),
-    "outcomes": ValueKind(_plain(parse_outcomes), lambda on: {"on": on}, _show_outcomes),
+    "outcomes": ValueKind(_parsed("parse_outcomes"), lambda on: {"on": on}, _show_outcomes),
     "warning": ValueKind(
-        _plain(parse_warning),
+        _parsed("parse_warning"),
         lambda warn: {"signal": warn[0], "before_s": warn[1]},
         _show_warning,
     ),

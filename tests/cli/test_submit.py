@@ -8,7 +8,9 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,12 @@ from hypothesis import strategies as some
 
 from canned import Message
 from drfd.client.connection import Connection
+from drfd.client.option_values import read as read_value
+from drfd.client.words import parse_after
 from drfd.common.errors import Refused
-from drfd.common.units import parse_cores, parse_duration, parse_memory
+from drfd.common.units import is_endless, parse_cores_range, parse_duration, parse_memory
 from drfd.payload.raw_bytes import raw
-from drfd_cli.quick import whole_amount
+from drfd.protocol.job_options import BY_KEY
 from seeds import examples
 
 
@@ -714,14 +718,22 @@ def test_both_ways_say_that_nothing_is_launched(start, daemon, program):
 @examples(100)
 @given(some.text("0123456789KMGTkmgtBisdh:.-+ ٤", max_size=9))
 @pytest.mark.parametrize(
-    ("kind", "parse"),
-    [("cores", parse_cores), ("memory", parse_memory), ("limit", parse_duration)],
+    ("key", "parse"),
+    [
+        ("cores", parse_cores_range),
+        ("memory", parse_memory),
+        ("time", lambda text: 0 if is_endless(text) else parse_duration(text)),
+        ("after", parse_after),
+    ],
 )
-def test_amounts_are_read_as_everywhere(kind, parse, value):
-    wanted = None
-    with suppress(Refused):
-        wanted = parse(value)
-    assert whole_amount(kind, value) in (None, wanted)
+def test_the_usual_forms_are_read_as_the_others_are(key, parse, value):
+    def outcome(read: Callable[[str], object]) -> object:
+        try:
+            return read(value)
+        except Refused as error:
+            return str(error)
+
+    assert outcome(partial(read_value, BY_KEY[key])) == outcome(parse)
 
 
 @pytest.mark.parametrize(("cores", "heavy"), [("4", _HEAVY), ("0.5", {"inspect", "datetime"})])
