@@ -166,6 +166,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
     },
     "drfd_cli": {
         "output": set(),
+        "habits": set(),
         "submit_warnings": set(),
         "personal": set(),
         "tables": {"output"},
@@ -180,9 +181,9 @@ INSIDE: dict[str, dict[str, set[str]]] = {
             *("options.start_own", "main.leave"),
         },
         # Only as the type of what a call hands on.
-        "options": {"output", "which_job", "personal", "quick", "slurm"},
+        "options": {"output", "habits", "which_job", "personal", "quick", "slurm"},
         "demo": {"output", "tables"},
-        "main": {"options", "output", "commands.completion"},
+        "main": {"options", "output", "habits", "commands.completion"},
         # Lines that a verb prints about a job, a node or an output, and the live view shows.
         "top": {
             *("terminal", "output", "charts", "commands.log"),
@@ -192,7 +193,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "commands": {
             "web",
             *("output", "tables", "charts", "options", "which_job", "terminal", "demo", "top"),
-            *("trace_view", "slurm", "quick", "submit_warnings", "personal"),
+            *("habits", "trace_view", "slurm", "quick", "submit_warnings", "personal"),
         },
         "start": {"quick", "main", "slurm"},
         "__main__": {"start"},

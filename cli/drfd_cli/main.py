@@ -101,46 +101,6 @@ _SHARED_MODULES = {
     **dict.fromkeys(_HIDDEN[9:-1], "slurm_accounting"),
     "slurm-names": "slurm_names",
 }
-#: Verbs of other programs, and what does the same here.
-_ELSEWHERE = {
-    **dict.fromkeys(("ls", "list", "queue", "q", "ps", "jobs", "condor_q", "qstat"), "drf status"),
-    **dict.fromkeys(
-        ("kill", "rm", "remove", "delete", "stop", "del", "condor_rm", "qdel"), "drf cancel ID"
-    ),
-    **dict.fromkeys(("tail", "follow", "condor_tail"), "drf log -f ID"),
-    **dict.fromkeys(("cat", "output"), "drf log ID"),
-    "info": "drf doctor, or drf shares",
-    **dict.fromkeys(("add", "batch", "condor_submit", "qsub"), "drf submit -- CMD"),
-    "past": "drf history",
-    **dict.fromkeys(
-        ("pause", "freeze"),
-        "drf suspend ID, or drf hold ID if it waits; drf drain, so that no more jobs start",
-    ),
-    **dict.fromkeys(("continue", "unpause", "thaw"), "drf resume ID, or drf release ID if held"),
-    **dict.fromkeys(("explain", "reason", "analyze"), "drf why ID"),
-    "stash": "drf hold ID, or drf submit --hold",
-    **dict.fromkeys(("group", "parallel"), "drf submit -g NAME%N, for N jobs at once"),
-    **dict.fromkeys(("modify", "update"), "drf set"),
-    **dict.fromkeys(("watch", "htop", "monitor"), "drf top"),
-    "start": "drf release ID if it is held, drf resume ID if suspended; drf undrain after a drain",
-    **dict.fromkeys(("unhold", "enqueue", "condor_release", "qrls"), "drf release ID"),
-    **dict.fromkeys(("condor_hold", "qhold"), "drf hold ID"),
-    "clean": "drf status and top leave ended jobs out; drf history has them",
-    "switch": "drf set --priority N ID",
-    **dict.fromkeys(("priority", "prio", "condor_prio"), "drf set --priority N ID"),
-    "send": "drf run, or drf submit --pty and drf attach ID: others have no input",
-    "env": "drf submit --export NAME: a job has the environment of its submission",
-    "reset": "drf cancel --all",
-    "condor_ssh_to_job": "drf exec ID",
-    "condor_history": "drf history",
-    "condor_qedit": "drf set",
-    "condor_wait": "drf wait ID",
-    "condor_drain": "drf drain",
-    "condor_status": "drf nodes, or drf shares",
-    "condor_userprio": "drf shares",
-    **dict.fromkeys(("rerun", "restart", "again", "redo", "requeue", "resubmit"), "drf retry ID"),
-    "version": "drf --version",
-}
 
 
 def command_of(verb: str) -> click.Command:
@@ -155,8 +115,10 @@ def command_of(verb: str) -> click.Command:
 
 
 def _hint(verb: str) -> str:
-    if verb in _ELSEWHERE:
-        return f" That is: {_ELSEWHERE[verb]}"
+    from drfd_cli.habits import HABITS
+
+    if verb in HABITS:
+        return f" That is: {HABITS[verb][0]}"
     from difflib import get_close_matches
 
     near = get_close_matches(verb, VERBS, 1)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -362,47 +362,19 @@ def asked_form() -> Form:
     return Form(**{name: given[name] for name in FORM if name in given})
 
 
-_CD = "cd DIR first: a job runs where you submit it"
-#: Options of other programs, and what does the same here.
-_ELSEWHERE = {
-    **dict.fromkeys(("--cpus-per-task", "--cpus", "--ncpus", "--threads", "--ntasks"), "-c CORES"),
-    **dict.fromkeys(("--memory", "--mem-per-node", "--mem-per-cpu", "--ram"), "-m SIZE"),
-    **dict.fromkeys(("--gpus", "--gpu", "--gpus-per-node", "-G"), "--gres gpu=N"),
-    **dict.fromkeys(("--partition", "--account", "-A", "--queue"), "-p POOL"),
-    **dict.fromkeys(("--job-name", "-J", "--label", "-L", "-l"), "-n NAME"),
-    **dict.fromkeys(("--timeout", "--time-limit", "--walltime"), "-t TIME"),
-    **dict.fromkeys(("--mail-user", "--mail-type"), "--notify end,fail"),
-    **dict.fromkeys(("--dependency", "-d"), "--after ID"),
-    **dict.fromkeys(("--delay", "-D"), "--begin now+1h"),
-    **dict.fromkeys(("--stashed", "-s", "-H"), "--hold"),
-    **dict.fromkeys(("--chdir", "--workdir", "--working-directory", "--cwd", "-C"), _CD),
-    "-a": "--array 0-99",
-    "--nice": "--priority -N",
-    "--request-cpus": "-c CORES",
-    "--request-memory": "-m SIZE",
-    "--urgency": "--priority N",
-    "--count": "--array 0-99",
-    **dict.fromkeys(("--stdin", "--input", "-i"), "-- sh -c 'COMMAND < FILE'"),
-    **dict.fromkeys(("--print-task-id", "-P"), "-q"),
-    **dict.fromkeys(("--immediate", "--follow"), "-w"),
-    "--requeue": "--retry N",
-    "--wrap": "-- sh -c 'COMMAND'",
-}
-
-
 class KnowingOthers(click.Command):
     """A command that knows the options that other programs have in place of its own."""
-
-    #: Options of other programs, and what does the same here.
-    elsewhere: ClassVar[Mapping[str, str]] = _ELSEWHERE
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            known = self.elsewhere.get(error.option_name, "")
-            ours = {name for param in self.params for name in param.opts}
-            if known.partition(" ")[0] not in (*ours, "--", "cd"):
+            from drfd_cli.habits import HABITS
+
+            ours = {"--", "cd", *(name for param in self.params for name in param.opts)}
+            found = HABITS.get(error.option_name, ())
+            known = next((each for each in found if each.partition(" ")[0] in ours), None)
+            if known is None:
                 raise
             text = f"No such option {error.option_name}; here it is: {known}"
             raise click.UsageError(text, ctx) from None

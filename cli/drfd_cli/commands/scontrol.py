@@ -17,6 +17,7 @@ from drfd.common.indices import MAX_TASKS
 from drfd.common.units import MAIN
 from drfd_cli import output
 from drfd_cli.commands.slurm_names import known_jobs, steps_of
+from drfd_cli.habits import HABITS
 from drfd_cli.options import connect
 from drfd_cli.slurm import data, fields, known
 from drfd_cli.slurm.batch_script import host_name
@@ -63,20 +64,9 @@ def command(words: list[str]) -> int | None:
     return _COMMANDS[name](rest[1:], found)
 
 
-#: What scontrol does for Slurm → what does it here.
-_ELSEWHERE = {
-    "shutdown": "drf shutdown", "listpids": "drf show ID, and the cgroup that it names",
-    "wait_job": "drf wait ID", "top": "drf set --priority N ID", "cancel_reboot": None,
-    "notify": "drf signal SIGNAL ID", "delete": "drf cancel ID", "abort": "drf shutdown",
-    "create": "a table [[window]] in the configuration, for reservations",
-    "setdebug": "journalctl -u drfd", "power": None, "reboot": None, "token": None,
-    "reconfigure": "drf reload", "uhold": "drf hold ID",
-}  # fmt: skip
-
-
 def _refuse(word: str) -> NoReturn:
-    here = _ELSEWHERE.get(word)
-    hint = f"that is: {here}" if here else "scontrol --help lists what there is"
+    here = HABITS.get(word)
+    hint = f"that is: {here[0]}" if here else "scontrol --help lists what there is"
     raise click.UsageError(f"there is no {word} here ({hint})")
 
 

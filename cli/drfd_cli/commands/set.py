@@ -12,7 +12,7 @@ import time as clock
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -165,15 +165,6 @@ def _end_line(reply: ShowReply) -> str | None:
     return f"job {label} ends by {output.show_when(now_s + left_s)} now"
 
 
-class _SetCommand(KnowingOthers):
-    #: Names select jobs here, and do not change them.
-    elsewhere: ClassVar[Mapping[str, str]] = {
-        **KnowingOthers.elsewhere,
-        **dict.fromkeys(("-J", "--job-name", "--label", "-L", "-l"), "--rename NAME"),
-        "--array": "--group NAME%N lets fewer tasks of an array run at once; its own %N stays",
-    }
-
-
 #: Options with other names here, because those of `drf submit` select jobs.
 _NAMES = {"name": ("--rename", "rename"), "group": ("--group", "into")}
 _READERS = {"limit": _parse_limit, "begin": parse_new_start}
@@ -197,7 +188,7 @@ def changes(given: Mapping[str, Any]) -> dict[str, Any]:
     return fields_of({key: given[param] for key, param in params.items()})
 
 
-@click.command("set", cls=_SetCommand)
+@click.command("set", cls=KnowingOthers)
 @selecting_by("-g", "--in-group")
 @_changing
 def command(**given: Any) -> Result:
