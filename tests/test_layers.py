@@ -172,7 +172,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "tables": {"output"},
         "charts": {"output"},
         "trace_view": {"output", "charts", "tables"},
-        "slurm": {"output", "submit_warnings"},
+        "slurm": {"output", "submit_warnings", "tables"},
         "terminal": {"output"},
         "which_job": {"output"},
         # Where a run attends to its job, and where the complete program says what is wrong.

@@ -26,7 +26,7 @@ _OPTIONS = {option.setting: option for option in OPTIONS}
 _WARNINGS, _NO_WARNINGS = "warnings", "--no-warnings"
 _PRESET_KEYS = (*_OPTIONS, _WARNINGS)
 _DEFAULT_KEYS = (
-    *(key for key, option in _OPTIONS.items() if option.is_default), _WARNINGS, "colour",
+    *(key for key, option in _OPTIONS.items() if option.is_default), _WARNINGS, "colour", "columns",
 )  # fmt: skip
 _COLOURS = ("auto", "always", "never")
 
@@ -55,12 +55,15 @@ class Settings:
     """The content of the file."""
 
     def __init__(
-        self, defaults: list[UserSetting], presets: dict[str, list[UserSetting]], colour: str
-    ) -> None:
+        self, defaults: list[UserSetting], presets: dict[str, list[UserSetting]], colour: str,
+        columns: list[str],
+    ) -> None:  # fmt: skip
         self.defaults = defaults
         self.presets = presets
         #: `auto`, `always` or `never`.
         self.colour = colour
+        #: Keys of columns that drf top and drf web have besides their own.
+        self.columns = columns
 
 
 def path_of(environ: Mapping[str, str]) -> str:
@@ -119,7 +122,7 @@ def _may_look(path: str) -> bool:
 def chosen(verb: str, preset: str | None, environ: Mapping[str, str]) -> list[UserSetting]:
     """Return the settings for a job of this verb, weaker ones first. Raises ConfigError, NotOwn
     among them, and if there is no such preset."""
-    settings = read(environ) or Settings([], {}, "auto")
+    settings = read(environ) or Settings([], {}, "auto", [])
     found, known = settings.defaults, {*options_of(verb), _NO_WARNINGS}
     if preset is not None:
         if preset not in settings.presets:
@@ -150,6 +153,9 @@ class _Reader:
         colour = own.pop("colour", own.pop("color", "auto"))
         if colour not in _COLOURS:
             self._fail("", "colour", f"{colour!r} is not a choice", "auto, always or never")
+        columns = own.pop("columns", [])
+        if not isinstance(columns, list) or not all(isinstance(each, str) for each in columns):
+            self._fail("", "columns", f"{columns!r} is not a list of keys", 'columns = ["group"]')
         presets = table.get("preset", {})
         if not isinstance(presets, dict) or not all(
             isinstance(each, dict) for each in presets.values()
@@ -162,6 +168,7 @@ class _Reader:
                 for name, each in presets.items()
             },
             str(colour),
+            columns,
         )
 
     def _settings(

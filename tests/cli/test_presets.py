@@ -11,6 +11,7 @@ from click.shell_completion import ShellComplete
 
 from cli.drf import ROOT
 from drfd_cli.commands.submit import can_be
+from drfd_cli.commands.top import own_columns
 from drfd_cli.main import cli
 from drfd_cli.options import parse_start
 from drfd_cli.submit_warnings import about_other_directives, about_script_words, warnings_about
@@ -133,6 +134,7 @@ def test_a_dry_run_says_where_values_come_from(home, drf, daemon):
         ("cores = ''", [], ", line 1: cores: '' is not a text or a number"),
         ("io = [1, []]", [], ", line 1: io: [] is not a text or a number"),
         ("warnings = 'no'", [], ", line 1: warnings: 'no' is not true or false"),
+        ("columns = 3", [], ', line 1: columns: 3 is not a list of keys (columns = ["group"])'),
         ("colour = 'red'", [], ", line 1: colour: 'red' is not a choice (auto, always or never)"),
         ("cores = ", [], " is not TOML: "),
         (NAMES, ["--preset", "gpus"], "--preset: there is no preset 'gpus' in "),
@@ -151,6 +153,17 @@ def test_a_bad_file_is_refused_with_the_place_and_the_cure(home, drf, daemon, te
         assert told in result.err and str(path) in result.err
     daemon.replies = {"status": {"jobs": [], "counts": {}, "draining": False}}
     assert drf("status").code == drf("submit", "--help").code == 0, "they work all the same"
+
+
+def test_the_live_view_has_the_columns_that_the_user_likes(home, drf):
+    assert own_columns() == []
+    write(home, 'columns = ["submitted_at", "priority"]')
+    assert [each.title for each in own_columns()] == ["SUBMITTED", "PRIORITY"]
+    write(home, 'columns = ["hue"]')
+    for verb in ("top", "web"):
+        result = drf(verb)
+        assert result.code == 78
+        assert "there is no column 'hue' (there are id, user, " in result.err
 
 
 @pytest.mark.parametrize(("colour", "is_coloured"), [("always", True), ("never", False)])

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from drfd.client.connection import Connection
-from drfd_cli import output
+from drfd.common.errors import ConfigError
+from drfd_cli import output, personal
 from drfd_cli.options import colour_option, connect, prints_result
-from drfd_cli.output import Result
+from drfd_cli.output import Column, Result
+from drfd_cli.tables.columns import ROWS
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import SnapshotView
@@ -29,6 +31,7 @@ def command(once: bool) -> Result:
     `?` lists the keys: arrows or j and k move, Tab goes to another panel, Enter opens
     a job's page, l its output, / finds, s sorts, Space marks, c cancels, h holds, q quits.
     """
+    columns = own_columns()
     client = connect()
     # This starts the user's own daemon, if need be, before the screen changes.
     client.request("hello")
@@ -38,19 +41,30 @@ def command(once: bool) -> Result:
     from drfd_cli.top.feed import first_snapshot
 
     snapshot = first_snapshot(client)
-    return Result(show=lambda: _show(client, snapshot, once=once), view=lambda: snapshot)
+    return Result(show=lambda: _show(client, snapshot, columns, once=once), view=lambda: snapshot)
 
 
-def _show(client: Connection, snapshot: SnapshotView, *, once: bool) -> None:
+def own_columns() -> list[Column]:
+    """Return the columns that the user wants in the live view and on the page. Raises
+    ConfigError."""
+    settings = personal.read(os.environ)
+    for key in [] if settings is None else settings.columns:
+        if key not in ROWS:
+            text = f"{personal.path_of(os.environ)}: columns: there is no column {key!r}"
+            raise ConfigError("config", text, hint=f"there are {', '.join(ROWS)}")
+    return [] if settings is None else [ROWS[key] for key in settings.columns]
+
+
+def _show(client: Connection, snapshot: SnapshotView, columns: list[Column], *, once: bool) -> None:
     from drfd_cli.top.app import print_once
     from drfd_cli.top.paint import Theme
 
     is_seen = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     theme = Theme(has_colour=output.has_colour())
     if once or not is_seen:
-        print_once(snapshot, theme)
+        print_once(snapshot, theme, columns)
         return
 
     from drfd_cli.top.app import App
 
-    output.tell(App(client, snapshot, theme).run())
+    output.tell(App(client, snapshot, theme, columns).run())

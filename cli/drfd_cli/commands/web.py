@@ -10,6 +10,7 @@ import click
 
 from drfd.common.errors import Refused
 from drfd_cli import output
+from drfd_cli.commands.top import own_columns
 from drfd_cli.options import QuantityParam, colour_option, connect
 
 #: The port that a link may leave out.
@@ -59,6 +60,7 @@ def command(port: int, path: str | None, hosts: tuple[str, ...]) -> int:
             "no-web", "drf web needs starlette and uvicorn, which are not installed",
             hint="pip install 'drfd[web]'",
         )  # fmt: skip
+    columns = own_columns()
     client = connect()
     # This starts the user's own daemon, if need be.
     client.request("hello")
@@ -84,7 +86,7 @@ def command(port: int, path: str | None, hosts: tuple[str, ...]) -> int:
         output.say("whoever has this link sees what you may see; ^C ends the page")
 
     try:
-        serve(listener, client, shown, allowed, tell)
+        serve(listener, client, shown, allowed, columns, tell)
     finally:
         (place or listener).close()
     return 0

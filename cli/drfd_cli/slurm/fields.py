@@ -18,9 +18,11 @@ from drfd.common.units import MAIN
 from drfd_cli import output
 from drfd_cli.slurm import known
 from drfd_cli.slurm.batch_script import host_name
+from drfd_cli.tables.columns import PAST_JOBS
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import JobView
+    from drfd_cli.output import Column
 
 V = TypeVar("V")
 #: A job as the daemon shows it.
@@ -214,6 +216,10 @@ def _of(name: str) -> Callable[[View], str]:
     return lambda job: str(job[name])
 
 
+def _own(column: Column) -> Callable[[View], str]:
+    return lambda job: "" if (value := column.word(job)) is None else str(value)
+
+
 def _at(name: str) -> Callable[[View], str]:
     return lambda job: moment(job[name], "Unknown")
 
@@ -247,9 +253,7 @@ _FIELDS: tuple[tuple[str, str, Callable[[View], str]], ...] = (
     ("K ARRAY_TASK_ID arraytaskid", "",
      lambda job: "N/A" if (at := job.get("array_tasks", job["array_index"])) is None else str(at)),
     ("j NAME name stepname", "JobName", lambda job: str(job.get("step_name", job["name"]))),
-    ("u USER username", "User 9", _of("user")),
     ("U UID userid", "UID 6", _of("uid")),
-    ("a ACCOUNT account", "Account", _of("pool")),
     ("P PARTITION partition", "Partition", pool),
     ("g GROUP groupname", "Group 9", lambda job: group(job["uid"])[0]),
     ("G GROUP groupid", "GID 6",
@@ -283,7 +287,6 @@ _FIELDS: tuple[tuple[str, str, Callable[[View], str]], ...] = (
     ("{exit_code} EXIT_CODE derivedec", "ExitCode 8 DerivedExitCode 15", _code),
     ("", "Elapsed", lambda job: span(elapsed_s(job), whole=True)),
     ("", "ElapsedRaw", lambda job: str(int(elapsed_s(job)))),
-    ("p PRIORITY priority", "Priority", _of("priority")),
     ("Q PRIORITY prioritylong", "", _of("priority")),
     ("S START_TIME starttime", "",
      lambda job: moment(job["started_at"] or job["expected_start_at"])),
@@ -326,6 +329,8 @@ _FIELDS: tuple[tuple[str, str, Callable[[View], str]], ...] = (
     ("{stdout} STDOUT", "", _of("stdout")),
     ("{stderr} STDERR", "", _of("stderr")),
     *((words, "", always(value)) for words, value in known.SQUEUE),
+    # What drfd's own lists print as well.
+    *((each.squeue, each.sacct, _own(each)) for each in PAST_JOBS.values()),
 )  # fmt: skip
 
 

@@ -211,6 +211,8 @@ JOBS = by_key(
     Column("EXIT", lambda job: output.exit_words(job) or "-", "exit"),
     Column("NAME", lambda job: output.named(job, _NAME, always=True), "command", least=_LEAST_NAME),
 )  # fmt: skip
+#: Those of the rows of `drf top` and of the page, which have neither commands nor sentences.
+ROWS = {key: JOBS[key] for key in JOBS if key not in ("name", "command", "code", "why")}
 #: What is known of the use of an ended job, and how it is shown.
 _USED: Mapping[str, Callable[[Any], str]] = {
     **dict.fromkeys(("wall_seconds", "suspended_seconds", "cpu_seconds"), show_duration),

@@ -27,7 +27,7 @@ from rich.style import Style
 from drfd.client.connection import Connection
 from drfd.common.errors import DrfdError
 from drfd_cli import output
-from drfd_cli.output import clean
+from drfd_cli.output import Column, clean
 from drfd_cli.terminal.pty import write_all
 from drfd_cli.terminal.relay import ENTER_SCREEN, LEAVE_SCREEN, Terminal, end_by_signal
 from drfd_cli.top.feed import (
@@ -57,9 +57,11 @@ if TYPE_CHECKING:
     from drfd.protocol.replies import SnapshotView
 
 
-def print_once(snapshot: SnapshotView, theme: Theme) -> None:
+def print_once(snapshot: SnapshotView, theme: Theme, columns: Sequence[Column] = ()) -> None:
     system = ColorSystem.STANDARD if theme.has_colour else None
-    for line in whole(Scene(snapshot, State(), snapshot["at"]), output.width(), theme):
+    for line in whole(
+        Scene(snapshot, State(columns=columns), snapshot["at"]), output.width(), theme
+    ):
         click.echo(encode(line, system).rstrip())
 
 
@@ -143,15 +145,19 @@ _ENDING = (signal.SIGTERM, signal.SIGHUP)
 class App:
     """The live view: connects terminal, state, snapshots and requests."""
 
-    def __init__(self, connection: Connection, first: SnapshotView, theme: Theme) -> None:
-        """`connection` is the stream of snapshots that began with `first`."""
+    def __init__(
+        self, connection: Connection, first: SnapshotView, theme: Theme,
+        columns: Sequence[Column] = (),
+    ) -> None:  # fmt: skip
+        """`connection` is the stream of snapshots that began with `first`; `columns` are those that
+        the user wants besides."""
         self._woken, self._waker = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(self._waker, False)
         self._screen = AlternateScreen(1, 0)
         self._theme = theme
         self._keys = KeyDecoder()
-        self._state = State()
+        self._state = State(columns=columns)
         self._detail: Detail | None = None
         self._history = History()
         self._feed = SnapshotReader(connection, first, self._wake)

@@ -56,6 +56,7 @@ from drfd_cli.top.state import Axis, State, TopPanel, leaf_of, leaves, left_s
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import GpuView, MachineView, SnapshotNode, SnapshotRow, SnapshotView
+    from drfd_cli.output import Column
     from drfd_cli.top.state import TreeRow
 
 # -- the machine ---------------------------------------------------------------------------------
@@ -401,6 +402,14 @@ class PanelColumn:
 right = partial(PanelColumn, is_right=True)
 
 
+def _of_user(column: Column) -> PanelColumn:
+    """Return a column that the user wants besides those of a panel."""
+    return PanelColumn(
+        column.title, max(len(column.title), _LEAST_OWN), lambda row: str(column.show(row)),
+        is_right=column.is_right, rank=_OWN, most=column.most,
+    )  # fmt: skip
+
+
 @dataclass(frozen=True)
 class PanelTable:
     """The content of a panel. `title` stands in the heading, over the first columns."""
@@ -529,6 +538,8 @@ _NAME, _WIDE_NAME = 14, 28
 _LEAST_BAR = 10
 #: Least columns of a screen with long names.
 _WIDE = 100
+#: Least width of a column that the user wants besides, and its rank: after all others.
+_LEAST_OWN, _OWN = 7, 8
 #: A width that no screen has.
 _ENDLESS = 1000
 
@@ -642,7 +653,7 @@ def _upper_end(row: SnapshotRow) -> float | None:
 
 def running_table(
     rows: list[SnapshotRow], marks: dict[str, LeafMark], theme: Theme, columns: int, *,
-    at_s: float, title: str,
+    at_s: float, title: str, own: Sequence[Column] = (),
 ) -> PanelTable:  # fmt: skip
     is_wide = columns >= _WITH_POOLS
     bar_columns = 8 if is_wide else 4
@@ -679,6 +690,7 @@ def running_table(
               is_shown=columns >= _WITH_GPUS and any(map(_gpu_words, rows))),
         right("TIME", 13, lambda row: _spent(row, at_s),
               lambda row: theme[_spent_style(row, at_s)]),
+        *map(_of_user, own),
     ]  # fmt: skip
     return PanelTable(title, _laid_out(shown, columns, title), rows, "nothing runs")
 
@@ -700,8 +712,9 @@ def _gpu_words(row: SnapshotRow) -> str:
 
 
 def waiting_table(
-    rows: list[SnapshotRow], theme: Theme, columns: int, *, at_s: float, title: str, more: str
-) -> PanelTable:
+    rows: list[SnapshotRow], theme: Theme, columns: int, *, at_s: float, title: str, more: str,
+    own: Sequence[Column] = (),
+) -> PanelTable:  # fmt: skip
     """Return the panel of waiting jobs, with the evidence of their reasons in columns. The whole
     reasons stand below the rows if there is room."""
     found = [_evidence(row) for row in rows]
@@ -744,6 +757,7 @@ def waiting_table(
                     most=26, is_shown=has("blocked_by")),
         right("UNTIL", 6, until, rank=4, is_shown=has("until")),
         PanelColumn("REASON", 16, code, theme["dim"], rank=7, is_shown=columns >= _WITH_CODES),
+        *map(_of_user, own),
     ]  # fmt: skip
     return PanelTable(
         title, _laid_out(shown, columns, title), rows, "nothing waits", more,
@@ -757,8 +771,9 @@ def _evidence(row: SnapshotRow) -> Mapping[str, Any]:
 
 
 def ended_table(
-    rows: list[SnapshotRow], theme: Theme, columns: int, *, at_s: float, title: str
-) -> PanelTable:
+    rows: list[SnapshotRow], theme: Theme, columns: int, *, at_s: float, title: str,
+    own: Sequence[Column] = (),
+) -> PanelTable:  # fmt: skip
     def outcome(row: SnapshotRow) -> str:
         return row["outcome"] or row["state"]
 
@@ -774,6 +789,7 @@ def ended_table(
         PanelColumn("EXIT", 8, exit_words),
         right("RAN", 7, ran),
         right("ENDED", 12, lambda row: _ago(row["ended_at"], at_s)),
+        *map(_of_user, own),
     ]
     laid_out = _laid_out(shown, columns, title)
     return PanelTable(title, laid_out, rows, "nothing has ended lately")

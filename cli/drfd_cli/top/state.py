@@ -22,6 +22,7 @@ from drfd_cli.top.keys import ACTIONS, Act, Page, Prompt, Question, Viewer, begi
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import SnapshotNode, SnapshotRow, SnapshotView
+    from drfd_cli.output import Column
 
     class TreeRow(SnapshotNode):
         title: str
@@ -105,6 +106,8 @@ class State:
     under: tuple[Page, ...] = ()
     question: Question | None = None
     prompt: Prompt | None = None
+    #: Columns of jobs that the user wants besides those of each panel.
+    columns: Sequence[Column] = ()
     #: The marked jobs, by `mark_of`.
     marked: frozenset[str] = frozenset()
     #: The message about the last action, and whether it is an error.

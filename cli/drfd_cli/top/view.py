@@ -279,19 +279,20 @@ def _tables(
             user=snapshot["user"], state=state,
         ),
         running_table(
-            rows[TopPanel.RUNNING], marks, theme, right, at_s=at_s,
+            rows[TopPanel.RUNNING], marks, theme, right, at_s=at_s, own=state.columns,
             title=title(
                 TopPanel.RUNNING,
                 f"RUNNING {sum(counts.values()) - waiting - suspended:,}{paused}",
             ),
         ),
         waiting_table(
-            rows[TopPanel.WAITING], theme, right, at_s=at_s,
+            rows[TopPanel.WAITING], theme, right, at_s=at_s, own=state.columns,
             title=title(TopPanel.WAITING, f"WAITING {waiting:,}{held}"),
             more=more,
         ),
         ended_table(
-            rows[TopPanel.ENDED], theme, right, at_s=at_s, title=title(TopPanel.ENDED, "ENDED")
+            rows[TopPanel.ENDED], theme, right, at_s=at_s, own=state.columns,
+            title=title(TopPanel.ENDED, "ENDED"),
         ),
     )  # fmt: skip
     if is_filtered:

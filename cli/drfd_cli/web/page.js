@@ -5,6 +5,9 @@
 const VIEWS = ["machine", "queue", "history"];
 
 let snapshot = null;
+// The columns that the user wants besides: heading and class, and by label what they say of jobs.
+let heads = [];
+let cells = {};
 let shown = "";
 let jobTimer = 0;
 // The last request of the views of a job and of history: an answer to an earlier one is dropped.
@@ -14,6 +17,7 @@ let explained = null;
 let explainedAt = -Infinity;
 let after = null;
 let ended = [];
+const endedCells = {};
 
 async function ask(path) {
   const reply = await fetch(path, { cache: "no-store" });
@@ -120,6 +124,8 @@ const idCell = ["Job", "id", (row) => ({ text: row.label, href: `#job/${encodeUR
 const nameCell = ["Name", "", (row) => shorten(row.name, 80)];
 const userCell = ["User", "", (row) => shorten(row.user, 40)];
 
+const ownCells = (of) => heads.map(([heading, className], at) => [heading, className, (row) => of(row)?.[at] ?? ""]);
+
 function showQueue() {
   const at = snapshot.at;
   fillTable(byId("running"), [
@@ -129,6 +135,7 @@ function showQueue() {
     ["Memory", "number", (row) => `${size(row.now?.memory)} / ${size(row.demand.memory)}`],
     ["For", "number", (row) => (row.started_at == null ? "" : duration(ran(row, at)))],
     ["Limit", "number", (row) => (row.time_limit_s ? duration(row.time_limit_s) : "none")],
+    ...ownCells((row) => cells[row.label]),
   ], snapshot.running, (row) => row.label);
   byId("no-running").hidden = snapshot.running.length > 0;
   const waiting = [...snapshot.pending, ...snapshot.mine];
@@ -136,6 +143,7 @@ function showQueue() {
     idCell, nameCell, userCell,
     ["Asks for", "", (row) => demand(row.demand) + (row.tasks > 1 ? ` × ${row.tasks}` : "")],
     ["Expected start", "", forecast],
+    ...ownCells((row) => cells[row.label]),
     ["Why", "why wide", (row) => shorten(row.reason?.text ?? row.state.toLowerCase(), 400)],
   ], waiting, (row) => row.label);
   byId("no-waiting").hidden = waiting.length > 0;
@@ -167,6 +175,7 @@ async function showHistory(isMore) {
     if (mine !== asked || shown !== "history") return;
     ended = isMore ? [...ended, ...page.jobs] : page.jobs;
     after = page.after;
+    Object.assign(endedCells, page.cells);
     fillTable(byId("ended"), [
       ["Job", "id", (job) => ({ text: label(job), href: `#job/${encodeURIComponent(label(job))}` })],
       nameCell, userCell,
@@ -174,6 +183,7 @@ async function showHistory(isMore) {
       ["Ran", "number", (job) => (job.started_at == null ? "never" : duration(ran(job)))],
       ["Peak memory", "number", (job) => `${size(job.used.memory_peak)} / ${size(job.demand.memory)}`],
       ["End", "", (job) => ({ text: job.state.toLowerCase().replaceAll("_", " "), mark: job.state === "COMPLETED" ? "good" : "bad" })],
+      ...ownCells((job) => endedCells[label(job)]),
       ["Cause", "why wide", (job) => shorten(job.outcome?.text, 400)],
     ], ended, label);
     setText(byId("ended-note"), ended.length ? "" : "No job has ended.");
@@ -322,7 +332,7 @@ function listen() {
   source.onmessage = (message) => {
     const news = read(message.data);
     const isFirst = snapshot === null;
-    snapshot = news.snapshot;
+    ({ snapshot, heads, cells } = news);
     if (news.away) say("the daemon is away; trying again", true);
     else if (news.silent) say(`no word from the daemon since ${clock(snapshot.at)}`, true);
     else say(`live, ${clock(snapshot.at)}`, false);

@@ -11,7 +11,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from functools import cache
@@ -25,6 +25,7 @@ from starlette.routing import Mount, Route
 from drfd.client.words import parse_id
 from drfd.common.errors import DrfdError, NotPermitted, Refused, Unavailable
 from drfd_cli.commands.log import output_of, tail_of
+from drfd_cli.output import label
 from drfd_cli.top.history import History, Moment
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from drfd.client.connection import Connection
     from drfd.protocol.replies import JobView
+    from drfd_cli.output import Column
     from drfd_cli.top.feed import News
 
 
@@ -60,15 +62,17 @@ class Feed:
         self,
         news: Callable[[], News],
         is_over: Callable[[], bool],
+        columns: Sequence[Column] = (),
         *,
         look_s: float = 1.0,
         alive_s: float = 15.0,
     ) -> None:
-        """`look_s`: after so long a stream, and who waits for an answer, looks whether the server
-        ends. `alive_s`: after so long a stream without news sends a line, so that a proxy does not
-        end it."""
+        """`columns`: those of jobs that the user wants besides. `look_s`: after so long a
+        stream, and who waits for an answer, looks whether the server ends. `alive_s`: after so long
+        a stream without news sends a line, so that a proxy does not end it."""
         self.news = news
         self.is_over = is_over
+        self.columns = columns
         self.look_s, self.alive_s = look_s, alive_s
         self.past = History(_MOMENTS)
         self.streams = self.asked = 0
@@ -91,6 +95,13 @@ class Feed:
         self._is_new.set()
         self._is_new = asyncio.Event()
 
+    def cells(self, rows: Iterable[Any]) -> dict[str, list[str]]:
+        """Return by label what the user's columns say of jobs."""
+        return {
+            row.get("label") or label(row): [str(each.show(row)) for each in self.columns]
+            for row in (rows if self.columns else ())
+        }
+
     async def lines(self) -> AsyncIterator[bytes]:
         """Yield the newest snapshot whenever there is one, as server-sent events. A reader that is
         slow gets fewer."""
@@ -107,7 +118,14 @@ class Feed:
                         "snapshot": news.snapshot,
                         "away": news.away_since_s is not None,
                         "silent": is_silent,
-                    }
+                        "heads": [[each.title, "number" if each.is_right else ""]
+                                  for each in self.columns],
+                        "cells": self.cells(
+                            row
+                            for key in ("running", "pending", "mine")
+                            for row in news.snapshot[key]
+                        ),
+                    }  # fmt: skip
                     yield b"data: " + _json(view) + b"\n\n"
                 elif quiet_s >= self.alive_s:
                     quiet_s = 0.0
@@ -137,7 +155,7 @@ def application(place: str, connection: Connection, feed: Feed) -> Starlette:
         return await ask(lambda asked: _job(asked, ref, has_why=has_why))
 
     async def history(request: Request) -> Response:
-        return await ask(lambda asked: _history(asked, request.query_params))
+        return await ask(lambda asked: _history(asked, request.query_params, feed))
 
     async def ask(question: Callable[[Connection], object]) -> Response:
         """Have a thread ask the daemon. Neither other questions nor the end of the server wait for
@@ -232,7 +250,7 @@ def _output(job: JobView, *, errors: bool) -> dict[str, object]:
     return {"path": path or None, "lines": lines, "note": note}
 
 
-def _history(asked: Connection, query: Any) -> dict[str, object]:
+def _history(asked: Connection, query: Any, feed: Feed) -> dict[str, object]:
     """Return ended jobs, the latest first: the user's own unless the query has `everybody`; after
     the place in `at` and `id`, if it has them."""
     past: dict[str, object] = {}
@@ -246,7 +264,8 @@ def _history(asked: Connection, query: Any) -> dict[str, object]:
             raise Refused("bad-value", "at and id are not numbers") from None
         if not math.isfinite(after[0]):
             raise Refused("bad-value", "at is not a time")
-    return dict(asked.request("history", past=past, limit=_ENDED, after=after))
+    page = asked.request("history", past=past, limit=_ENDED, after=after)
+    return {**page, "cells": feed.cells(page["jobs"])}
 
 
 def _answer(ask: Callable[[], object]) -> Response:

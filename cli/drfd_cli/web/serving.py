@@ -17,7 +17,7 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from drfd.client.connection import Connection
+    from drfd_cli.output import Column
 
 
 #: The key of a connection's state, which its requests have in their scope, with the function that
@@ -178,14 +179,18 @@ def serve(
     connection: Connection,
     shown: Pass,
     hosts: Iterable[str],
+    columns: Sequence[Column],
     on_ready: Callable[[], None],
 ) -> None:
-    """Serve the page until SIGINT or SIGTERM. `connection`: names the daemon. `on_ready`: called
-    when it can be opened. Raises what the daemon refuses at the start."""
+    """Serve the page until SIGINT or SIGTERM. `connection`: names the daemon. `columns`: those of
+    jobs that the user wants besides. `on_ready`: called when it can be opened. Raises what the
+    daemon refuses at the start."""
     snapshots = connection.another()
     first = first_snapshot(snapshots)
     reader = SnapshotReader(snapshots, first, lambda: feed.wake())
-    feed = Feed(lambda: reader.news, lambda: server.should_exit or reader.problem is not None)
+    feed = Feed(
+        lambda: reader.news, lambda: server.should_exit or reader.problem is not None, columns
+    )
     feed.past.add(first)
     server = server_of(Guard(application(shown.place, connection, feed), shown, hosts))
     reader.start()

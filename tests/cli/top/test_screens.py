@@ -37,6 +37,7 @@ from canned_snapshots import (
     with_nodes,
 )
 from drfd_cli.output import clean
+from drfd_cli.tables.columns import ROWS
 from drfd_cli.top.app import encode
 from drfd_cli.top.history import MOST, History, height_of, history_lines
 from drfd_cli.top.keys import Act, Page, Question
@@ -393,3 +394,11 @@ def test_text_takes_exactly_its_columns_and_is_harmless(words, columns, most):
     lines = wrap(words, columns + 4, most)
     assert len(lines) <= most
     assert all(cell_len(line) <= columns + 4 for line in lines)
+
+
+@pytest.mark.parametrize("key", ROWS)
+def test_each_column_that_a_user_may_want_can_be_shown(key):
+    found = snapshot(pending=[waits(8)], running=[row(7)], ended=[row(6, ended_at=AT_S)])
+    scene = Scene(found, State(columns=[ROWS[key]]), AT_S)
+    lines = ["".join(piece.text for piece in line) for line in whole(scene, 240, PLAIN)]
+    assert sum(ROWS[key].title in line for line in lines) >= 3

@@ -13,9 +13,10 @@ from dataclasses import replace
 
 import pytest
 
-from canned_snapshots import AT_S, three_jobs
+from canned_snapshots import AT_S, ended, three_jobs
 from cli.web.conftest import Site
 from drfd_cli.commands import web
+from drfd_cli.tables.columns import ROWS
 from drfd_cli.web.serving import listen_on_port, server_of
 
 PATHS = ("", "page.js", "page.css", "events", "past", "history", "jobs/40")
@@ -153,6 +154,17 @@ def test_history_is_ones_own_unless_asked_and_goes_on_where_it_stopped(site, lab
     assert asked == [({"user": "alice"}, None), ({}, [5.5, 7])]
     for query in ("at=x&id=7", "at=nan&id=7", "at=1&id=7.5"):
         assert site.get(f"history?{query}").status == 404
+
+
+async def test_columns_that_the_user_likes_come_as_cells(site, lab):
+    site.feed.columns = [ROWS["priority"], ROWS["group"]]
+    line = await anext(site.feed.lines())
+    told = json.loads(line.removeprefix(b"data: "))
+    assert told["heads"] == [["PRIORITY", "number"], ["GROUP", ""]]
+    labels = {row["label"] for key in ("running", "pending") for row in told["snapshot"][key]}
+    assert told["cells"] == {label: ["0", "-"] for label in labels}
+    lab.replies["history"] = {"jobs": [ended(7, group="sweep")], "after": None}
+    assert json.loads((await site.ask("history")).body)["cells"] == {"7": ["0", "sweep"]}
 
 
 async def news_of(lines: AsyncIterator[bytes]) -> tuple[float, bool, bool]:
