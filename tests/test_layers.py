@@ -186,7 +186,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "main": {"options", "output", "habits", "commands.completion"},
         # Lines that a verb prints about a job, a node or an output, and the live view shows.
         "top": {
-            *("terminal", "output", "charts", "commands.log"),
+            *("terminal", "output", "tables", "charts", "commands.log"),
             *("commands.job_actions", "commands.retry", "commands.shares", "commands.show"),
         },
         "web": {"output", "top", "commands.log"},

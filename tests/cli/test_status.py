@@ -115,10 +115,10 @@ def test_status_is_a_table_with_reasons_and_counts(drf, screen, listed, job):
     assert (result.code, result.err) == (0, "")
     listed(*jobs[:2], counts={"PENDING": 1, "RUNNING": 1})
     assert text(screen(80, "status")) == text(f"""
- ID   NAME    USER    STATE     CORES   MEM    TIME
- {"─" * 53}
- 42   train   alice   RUNNING       8   16G   1m30s
- 43   train   alice   PENDING       8   16G       -
+ ID   NAME    USER    STATE     CORES   MEM   IO R/W    TIME
+ {"─" * 62}
+ 42   train   alice   RUNNING       8   16G        -   1m30s
+ 43   train   alice   PENDING       8   16G        -       -
       RESOURCES: needs 8 cores, 3 free; job 40 (bob) holds 5 until 14:05 at the
       latest
 

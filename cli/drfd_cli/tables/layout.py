@@ -134,42 +134,34 @@ class Table:
         style = getattr(cell, "style", "")
         return [_styled(pad(each, own, right=column.is_right), style) for each in parts]
 
+    def _leasts(self) -> list[int]:
+        """Return the widths that the columns keep before others are left out."""
+        return [
+            min(wanted, _LAST if column.is_sentence else column.least or wanted)
+            for column, wanted in zip(self.columns, self._wanted, strict=True)
+        ]
+
     def _kept(self) -> list[int]:
         """Return the indices of the columns for which the screen is wide enough."""
-        kept = [*range(len(self.columns))]
-
-        def needed(at: int) -> int:
-            column = self.columns[at]
-            return min(self._wanted[at], _LAST if column.is_sentence else column.least or _ENDLESS)
-
-        def rank(at: int) -> int:
-            return self.columns[at].rank
-
-        while kept and sum(map(needed, kept)) + _APART * len(kept) - 1 > self._room:
-            last = max(kept, key=rank)
-            if not rank(last):
-                break
-            kept.remove(last)
-        return kept
+        ranks = [column.rank for column in self.columns]
+        room = self._room - 2 + _APART
+        return [*fitted([*zip(self._leasts(), self._wanted, ranks, strict=True)], room, _APART)]
 
     def _laid_out(self, *, is_broken: bool) -> tuple[list[int], int]:
         """Return the widths of the columns, and how far they are apart."""
-        widths, apart = [*self._wanted], _APART
-        is_fixed = [column.is_fixed for column in self.columns]
-        whole = widths[-1]
+        leasts, wanted = self._leasts(), [*self._wanted]
         if is_broken:
-            widths[-1] = min(whole, _LAST)
-            is_fixed[-1] = self.columns[-1].is_sentence
+            leasts[-1] = min(leasts[-1], _LAST)
         # There is a blank at each end.
-        if sum(widths) + _APART * len(widths) - 1 > self._room:
-            apart = _TIGHT
+        used = sum(wanted[:-1]) + leasts[-1] + _APART * len(wanted) - 1
+        apart = _APART if used <= self._room else _TIGHT
+        room = self._room - 2 + apart
+        if sum(leasts) + apart * len(leasts) > room:
+            is_fixed = [column.is_fixed or column.is_sentence for column in self.columns]
             is_word = [not column.is_right for column in self.columns]
-            widths = _squeezed(widths, is_fixed, is_word, self._room - len(widths) - 1)
-        if is_broken:
-            # The last column gets the rest of the width.
-            rest = self._room - sum(widths[:-1]) - apart * (len(widths) - 1) - 2
-            widths[-1] = min(whole, max(widths[-1], rest))
-        return widths, apart
+            leasts = _squeezed(leasts, is_fixed, is_word, room - apart * len(leasts))
+        spans = [(least, most, 0) for least, most in zip(leasts, wanted, strict=True)]
+        return [*fitted(spans, room, apart).values()], apart
 
     def _explained(
         self, names: Sequence[str], cells: list[object], texts: dict[object, str]
@@ -205,6 +197,24 @@ class Table:
 
 def _styled(text: str, style: str) -> str:
     return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if style and has_colour() else text
+
+
+def fitted(spans: Sequence[tuple[int, int, int]], room: int, apart: int) -> dict[int, int]:
+    """Return the widths of the columns that fit, by their indices, each with so many blanks behind
+    it. The spans are their least and their wanted widths, and the order in which they are added, 0
+    for those that are there in any case. The first ones get what is left of the room."""
+    left = room - sum(least + apart for least, _, rank in spans if not rank)
+    kept = {at for at, (*_, rank) in enumerate(spans) if not rank}
+    for at in sorted(range(len(spans)), key=lambda at: spans[at][2]):
+        if at not in kept and spans[at][0] + apart <= left:
+            kept.add(at)
+            left -= spans[at][0] + apart
+    widths = {}
+    for at in sorted(kept):
+        least, wanted, _ = spans[at]
+        widths[at] = least + max(0, min(left, wanted - least))
+        left -= widths[at] - least
+    return widths
 
 
 def _squeezed(

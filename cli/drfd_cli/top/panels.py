@@ -37,6 +37,7 @@ from drfd_cli.output import (
     show_io,
     size_or_dash,
 )
+from drfd_cli.tables.layout import fitted
 from drfd_cli.top.paint import (
     HUES,
     Line,
@@ -512,18 +513,9 @@ def _laid_out(columns: Sequence[PanelColumn], room: int, title: str = "") -> lis
     have enough room.
     """
     columns = [each for each in columns if each.is_shown]
-    left = room - 1 - sum(each.width + 1 for each in columns if not each.rank)
-    kept = []
-    for column in sorted(columns, key=lambda each: each.rank):
-        if not column.rank or column.width < left:
-            kept.append(column)
-            left -= column.width + 1 if column.rank else 0
-    found = []
-    for column in columns:
-        if column in kept:
-            wider = max(0, min(left, column.most - column.width))
-            found.append(replace(column, width=column.width + wider))
-            left -= wider
+    spans = [(each.width, max(each.width, each.most), each.rank) for each in columns]
+    widths = fitted(spans, room - 1, 1)
+    found = [replace(columns[at], width=width) for at, width in widths.items()]
     at = next((at for at, column in enumerate(found) if column.title == "NAME"), 0)
     extra = len(title) + 1 - sum(column.width + 1 for column in found[:at])
     if at and 0 < extra <= found[at].width - _NAME_BESIDE:
