@@ -22,10 +22,11 @@ import click
 from drfd.client.connection import Connection
 from drfd.common.units import show_size
 from drfd_cli import output
+from drfd_cli.commands.shares import POOLS
 from drfd_cli.demo import private_daemon
 from drfd_cli.options import WithExperiments
 from drfd_cli.output import Column
-from drfd_cli.tables.layout import Table, right
+from drfd_cli.tables.layout import Table
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import DoctorReply, JobView, NodeView, SharesReply
@@ -241,13 +242,8 @@ def _table(shares: SharesReply, jobs: list[JobView], at_s: float) -> str:
         return f"{share:4.0%} {('█' * round(share * wide)).ljust(wide, '·')}"
 
     columns = [
-        Column("POOL", lambda node: node["path"].removeprefix("root.")),
-        right("RUN", lambda node: node["running"]),
-        right("WAIT", lambda node: node["pending"]),
-        right("CORES", lambda node: output.show_cores_of(node["usage"])),
-        right("MEM", lambda node: show_size(node["usage"]["memory"])),
-        right("IO R/W", lambda node: output.show_io(node["usage"])),
-        Column("DOMINANT", lambda node: node["dominant_resource"] or "-"),
+        *(POOLS[key] for key in ("path", "running", "pending", "cores", "memory", "io")),
+        POOLS["dominant_resource"],
         Column("SHARE", bar, is_fixed=True),
     ]
     ended = [job for job in jobs if job["ended_at"]]

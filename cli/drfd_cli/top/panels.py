@@ -25,18 +25,16 @@ from rich.style import Style
 
 from drfd.common.units import show_duration, show_size
 from drfd.core.model.job import leaf_path
-from drfd_cli.commands.shares import weight_words
+from drfd_cli.commands.shares import POOLS
 from drfd_cli.output import (
     clean,
     code_line,
     counted,
-    exit_words,
     run_s,
     show_cores_of,
-    show_gres,
-    show_io,
     size_or_dash,
 )
+from drfd_cli.tables.columns import JOBS
 from drfd_cli.tables.layout import fitted
 from drfd_cli.top.paint import (
     HUES,
@@ -403,12 +401,16 @@ class PanelColumn:
 right = partial(PanelColumn, is_right=True)
 
 
+def _of(column: Column, width: int, **more: Any) -> PanelColumn:
+    """Return a column of lists as one of a panel."""
+    return PanelColumn(
+        column.title, width, lambda row: str(column.show(row)), is_right=column.is_right, **more
+    )
+
+
 def _of_user(column: Column) -> PanelColumn:
     """Return a column that the user wants besides those of a panel."""
-    return PanelColumn(
-        column.title, max(len(column.title), _LEAST_OWN), lambda row: str(column.show(row)),
-        is_right=column.is_right, rank=_OWN, most=column.most,
-    )  # fmt: skip
+    return _of(column, max(len(column.title), _LEAST_OWN), rank=_OWN, most=column.most)
 
 
 @dataclass(frozen=True)
@@ -574,11 +576,11 @@ def tree_table(
         PanelColumn("", _WIDE_NAME if columns >= _WIDE else _NAME,
                     lambda row: f"{row['title']} ◂" if row["path"] == below else row["title"],
                     name_style),
-        right("WEIGHT", 6, lambda row: weight_words(row["weight"]), rank=2),
+        _of(POOLS["weight"], 6, rank=2),
         right("ENTITLED", 8, lambda row: _percent(row["entitlement"])),
         PanelColumn("0", _LEAST_BAR, draw=bar_cell, title_end=f"{scale:.0%}", most=_ENDLESS),
         right("SHARE", 5, lambda row: _percent(row["dominant_share"])),
-        PanelColumn("DOMINANT", 8, lambda row: row["dominant_resource"] or "-", dim, rank=1),
+        _of(POOLS["dominant_resource"], 8, style=dim, rank=1),
         right("SATISFIED", 9,
               lambda row: f"{row['satisfaction']:.0%}" if row["satisfaction"] < 100 else "many",
               level_style),
@@ -672,7 +674,7 @@ def running_table(
         PanelColumn("", 1, lambda row: "▍" if theme.has_colour else mark_of(row).letter, owner),
         PanelColumn("", _LABEL, lambda row: row["label"]),
         PanelColumn("NAME", _LEAST_NAME, lambda row: row["name"], theme["title"], most=_ENDLESS),
-        PanelColumn("USER", 12 if is_wide else 8, lambda row: row["user"], owner),
+        _of(JOBS["user"], 12 if is_wide else 8, style=owner),
         PanelColumn("POOL", 14, lambda row: row["pool"].removeprefix("root."), theme["dim"],
                     is_shown=is_wide),
         gauge("cores", cores, "good"),
@@ -733,13 +735,11 @@ def waiting_table(
     shown = [
         PanelColumn("", _LABEL + 2, lambda row: row["label"]),
         PanelColumn("NAME", 8, lambda row: row["name"], theme["title"], most=16),
-        PanelColumn("USER", 8, lambda row: row["user"]),
+        _of(JOBS["user"], 8),
         right("CORES", 5, partial(demand, "cores")),
         right("MEM", 5, partial(demand, "memory")),
-        right("IO R/W", 9, lambda row: show_io(row["demand"]), rank=5,
-              is_shown=any(each["read"] or each["write"] for each in demands)),
-        PanelColumn("GRES", 8, lambda row: show_gres(row["demand"]["gres"]), rank=6,
-                    is_shown=any(any(each["gres"].values()) for each in demands)),
+        _of(JOBS["io"], 9, rank=5, is_shown=any(each["read"] or each["write"] for each in demands)),
+        _of(JOBS["gres"], 8, rank=6, is_shown=any(any(each["gres"].values()) for each in demands)),
         right("START", 6, lambda row: _start(row, at_s)),
         PanelColumn("WAITS FOR", 15, lambda row: _evidence(row).get("waits_for") or code(row),
                     lambda row: theme["held" if row["state"] == "HELD" else "plain"], most=18),
@@ -776,9 +776,9 @@ def ended_table(
     shown = [
         PanelColumn("", _LABEL + 2, lambda row: row["label"]),
         PanelColumn("NAME", _LEAST_NAME, lambda row: row["name"], most=_MOST_NAME),
-        PanelColumn("USER", 8, lambda row: row["user"]),
+        _of(JOBS["user"], 8),
         PanelColumn("OUTCOME", 14, outcome, lambda row: styles.get(outcome(row), theme["hot"])),
-        PanelColumn("EXIT", 8, exit_words),
+        _of(JOBS["exit"], 8),
         right("RAN", 7, ran),
         right("ENDED", 12, lambda row: _ago(row["ended_at"], at_s)),
         *map(_of_user, own),
