@@ -2,8 +2,8 @@
 
 The directory's modules (NSS) are code of others that reads what a server sends. So they run in no
 process of root's, nor in a copy of one that knows the secret of signatures: a program that is
-`nobody` asks, which the launcher executes once, and which forks for each question, because the
-directory may never answer.
+`nobody` asks, which the launcher executes once, and which has a copy of itself ready for each
+question, because the directory may never answer.
 
     python -m drfd.launcher.accounts SOCKET
 """
@@ -21,7 +21,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import NoReturn, TypeAlias
+from typing import TypeAlias
 
 from drfd.launcher.system import process
 from drfd.launcher.system.background import BackgroundWork
@@ -168,31 +168,64 @@ def main(words: Sequence[str]) -> None:
         sys.stdout.write(json.dumps(answer_to(json.load(sys.stdin), own)))
         return
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    asker = os.getpid()
     with socket.socket(fileno=int(words[0])) as questions:
-        while fds := receive(questions, 1, 2)[1]:
+        while _has_more(questions):
             try:
-                if os.fork() == 0:
-                    process.die_with(asker)
-                    questions.close()
-                    _answer(fds[0], own)
+                _fork_answerer(questions, own)
             except OSError as error:
-                os.ftruncate(fds[0], 0)
-                os.pwrite(fds[0], json.dumps({"not_asked": error.errno}).encode(), 0)
-            finally:
-                for fd in fds:
-                    os.close(fd)
+                _refuse(questions, error)
 
 
-def _answer(fd: int, own: tuple[int, int]) -> NoReturn:
-    """Replace the question in a file by its answer, and end."""
+def _has_more(questions: socket.socket) -> bool:
     try:
-        question = json.loads(os.pread(fd, _MOST_BYTES, 0))
-        os.ftruncate(fd, 0)
-        signal.alarm(question[0])
-        os.pwrite(fd, json.dumps(answer_to(question, own)).encode(), 0)
+        return bool(questions.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+    except BlockingIOError:
+        return True
+
+
+def _fork_answerer(questions: socket.socket, own: tuple[int, int]) -> None:
+    """Fork the process that answers the next question, before it comes: a fork takes milliseconds,
+    in which a job would wait. Returns when it has its question. Raises OSError."""
+    asker = os.getpid()
+    out, into = os.pipe()
+    try:
+        if os.fork() == 0:
+            try:
+                process.die_with(asker)
+                os.close(out)
+                fds = receive(questions, 1, 2)[1]
+                questions.close()
+                os.close(into)
+                if len(fds) == 2:
+                    _answer(fds[0], fds[1], own)
+            finally:
+                os._exit(0)
+        os.close(into)
+        into = -1
+        os.read(out, 1)
     finally:
-        os._exit(0)
+        os.close(out)
+        if into >= 0:
+            os.close(into)
+
+
+def _refuse(questions: socket.socket, error: OSError) -> None:
+    """Say of the next question that nobody can be asked now."""
+    fds = receive(questions, 1, 2)[1]
+    if fds:
+        os.ftruncate(fds[0], 0)
+        os.pwrite(fds[0], json.dumps({"not_asked": error.errno}).encode(), 0)
+    for fd in fds:
+        os.close(fd)
+
+
+def _answer(fd: int, done_fd: int, own: tuple[int, int]) -> None:
+    """Replace the question in a file by its answer."""
+    question = json.loads(os.pread(fd, _MOST_BYTES, 0))
+    os.ftruncate(fd, 0)
+    signal.alarm(question[0])
+    os.pwrite(fd, json.dumps(answer_to(question, own)).encode(), 0)
+    os.close(done_fd)
 
 
 def _give_up_rights() -> None:
