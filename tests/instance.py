@@ -219,9 +219,10 @@ class Instance:
         supervisor = [pid for parent, pid in found if parent == self.process.pid]
         return supervisor and [pid for parent, pid in found if parent == supervisor[0]]
 
-    def slurm_launcher_pid(self) -> int | None:
-        """The launcher of Slurm's nodes: the child of its supervisor, if there are both."""
-        found = self._processes_with(b"drfd.launcher.slurm", self.state / "slurm-launcher")
+    def slurm_launcher_pid(self, module: bytes = b"drfd.launcher.slurm") -> int | None:
+        """The launcher of Slurm's nodes, or its root helper: the child of its supervisor, if there
+        are both."""
+        found = self._processes_with(module, self.state / "slurm-launcher")
         pids = {pid for _, pid in found}
         return next((pid for parent, pid in found if parent in pids), None)
 

@@ -77,7 +77,7 @@ def serve(options: argparse.Namespace) -> None:
     )
     metrics_port, port_warnings = open_port(config.metrics)
     site = replace(site, warnings=(*site.warnings, *port_warnings))
-    launcher = slurm_launcher = None
+    launchers: list[spawn.OwnLauncher] = []
     if options.launcher is None:
         if account is not None:
             spawn.hand_over(places.controller, account)
@@ -88,16 +88,14 @@ def serve(options: argparse.Namespace) -> None:
             allow=own,
         )
         group = "drfd/system" if is_system else spawn.group_for(places.state)
-        launcher = spawn.start_launcher(
-            [*command("drfd.launcher", places.launcher), "--group", group]
+        launchers.append(
+            spawn.start_launcher([*command("drfd.launcher", places.launcher), "--group", group])
         )
         if has_slurm(config.nodes):
             account_of(config.launcher.slurm.user, "slurm.user")
             places.slurm_launcher.mkdir(mode=0o711, exist_ok=True)
-            words = ["--keys", str(places.launcher)]
-            slurm_launcher = spawn.start_launcher(
-                [*command("drfd.launcher.slurm", places.slurm_launcher), *words]
-            )
+            as_root = command("drfd.launcher.slurm_root", places.slurm_launcher)
+            launchers += spawn.start_slurm_launcher(as_root, places, account)
     if account is not None:
         spawn.become(account, places)
         listening.listen()
@@ -111,10 +109,9 @@ def serve(options: argparse.Namespace) -> None:
         found = apply(fresh, read_machine(), places.state)
         return fresh, replace(found, warnings=(*found.warnings, *late, *port_warnings))
 
-    launchers = tuple(each for each in (launcher, slurm_launcher) if each is not None)
     surroundings = Surroundings(
         places,
-        launchers,
+        tuple(launchers),
         manager,
         install_context(
             owner, config_file, is_system=is_system, is_service=options.launcher is not None

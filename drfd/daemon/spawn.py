@@ -27,6 +27,8 @@ log = logging.getLogger("drfd")
 RUN = (sys.executable, "-I", "-m")
 #: The system user that the controller becomes, if there is one and nothing else is configured.
 DEFAULT_USER = "drfd"
+#: The system user of the launcher of Slurm's nodes.
+SLURM_USER = "drfd-slurm"
 #: Files in the controller's directory, beside the lock.
 JOURNAL_FILES = ("journal.sqlite", "journal.sqlite-wal", "journal.sqlite-shm", "journal.reserve")
 
@@ -187,9 +189,10 @@ def refuse_slurm_without_root(config: Config, *, is_roots: bool) -> None:
         )
 
 
-def start_launcher(command: Sequence[str]) -> OwnLauncher:
-    """Start a launcher with a supervisor, which restarts it when it dies, and which ends with this
-    daemon because it then reads the end of a pipe. `command`: see `launcher_command`."""
+def start_launcher(command: Sequence[str], account: pwd.struct_passwd | None = None) -> OwnLauncher:
+    """Start a launcher, as this user or our own, with a supervisor, which restarts it when it dies,
+    and which ends with this daemon because it then reads the end of a pipe. `command`: see
+    `launcher_command`."""
     end_for_it, ours = os.pipe()
     # A session of its own: ^C at the terminal is for the controller alone.
     supervisor = subprocess.Popen(
@@ -197,9 +200,29 @@ def start_launcher(command: Sequence[str]) -> OwnLauncher:
         pass_fds=(end_for_it,),
         stdin=subprocess.DEVNULL,
         start_new_session=True,
+        user=None if account is None else account.pw_uid,
+        group=None if account is None else account.pw_gid,
+        extra_groups=None if account is None else [],
     )
     os.close(end_for_it)
     return OwnLauncher(os.pidfd_open(supervisor.pid), ours)
+
+
+def start_slurm_launcher(
+    root_command: Sequence[str], places: Places, controller: pwd.struct_passwd | None
+) -> list[OwnLauncher]:
+    """Start the launcher of Slurm's nodes as a user of its own, or as the controller's where there
+    is none, and its root helper."""
+    try:
+        account = account_of(SLURM_USER, "")
+    except ConfigError:
+        account = controller or pwd.getpwuid(os.getuid())
+    words = ("--keys", str(places.launcher), "--launcher", account.pw_name)
+    command = (*RUN, "drfd.launcher.slurm", "--state", str(places.slurm_launcher))
+    return [
+        start_launcher([*root_command, *words]),
+        start_launcher(command, account if account.pw_uid else None),
+    ]
 
 
 def controller_account(

@@ -27,11 +27,12 @@ from drfd.install.trust import distrust
 from drfd.linux import service
 
 SLICE, JOBS, LAUNCHER = "drfd.slice", "drfd-jobs.service", "drfd-launcher.service"
-#: Not enabled: the controller's unit starts it.
-SLURM_LAUNCHER = "drfd-slurm-launcher.service"
+#: Not enabled: the controller's unit starts the launcher, and that one its root helper.
+SLURM_LAUNCHER, SLURM_ROOT = "drfd-slurm-launcher.service", "drfd-slurm-root.service"
 CONTROLLER = "drfd.service"
-UNITS = (SLICE, JOBS, LAUNCHER, SLURM_LAUNCHER, CONTROLLER)
-USER = "drfd"
+UNITS = (SLICE, JOBS, LAUNCHER, SLURM_ROOT, SLURM_LAUNCHER, CONTROLLER)
+#: The users of the controller and of the launcher of Slurm's nodes.
+USER, SLURM_USER = "drfd", "drfd-slurm"
 #: The environment of Debian's package.
 PACKAGED = "/usr/lib/drfd"
 
@@ -44,7 +45,7 @@ _LIST = f"{STATE}/installed"
 #: Launcher → the directory with a file for each of its attempts that has not ended.
 _ATTEMPTS = {
     LAUNCHER: f"{STATE}/launcher/attempts",
-    SLURM_LAUNCHER: f"{STATE}/slurm-launcher/attempts",
+    SLURM_LAUNCHER: f"{STATE}/slurm-launcher/own/attempts",
 }
 
 #: The commands that run a module and `drf` of this environment.
@@ -194,7 +195,7 @@ def install(target: Target, prefix: str | None) -> None:
     target.run("systemctl", "enable", JOBS, LAUNCHER, CONTROLLER)
     target.run("systemctl", "start", JOBS)
     target.run("systemctl", "restart", LAUNCHER)
-    target.run("systemctl", "try-restart", SLURM_LAUNCHER)
+    target.run("systemctl", "try-restart", SLURM_ROOT, SLURM_LAUNCHER)
     target.run("systemctl", "restart", CONTROLLER)
     if not target.is_staged and not target.is_dry:
         print(*closing_words(_answer()), sep="\n")
@@ -222,7 +223,7 @@ def uninstall(target: Target, *, kill_jobs: bool, purge: bool, grace_s: int) -> 
             is_client=True,
         )
     if target.at(f"{_UNIT_DIRECTORY}/{CONTROLLER}").exists():
-        target.run("systemctl", "stop", CONTROLLER, SLURM_LAUNCHER, LAUNCHER)
+        target.run("systemctl", "stop", CONTROLLER, SLURM_LAUNCHER, SLURM_ROOT, LAUNCHER)
         target.run("systemctl", "disable", JOBS, LAUNCHER, CONTROLLER)
     # Each directory after what is in it.
     for path in sorted(_listed(target), reverse=True):
@@ -242,8 +243,9 @@ def uninstall(target: Target, *, kill_jobs: bool, purge: bool, grace_s: int) -> 
             target.remove(path)
         else:
             print(f"note: kept: {path} (--purge removes it)")
-    if purge and _has_user():
-        target.run("userdel", USER)
+    for user in (USER, SLURM_USER):
+        if purge and _has_user(user):
+            target.run("userdel", user)
 
 
 def closing_words(answer: int) -> list[str]:
@@ -382,9 +384,9 @@ def _is_shared(slice_group: Path) -> bool:
     return any(path.is_dir() and path.name != JOBS for path in slice_group.glob("*"))
 
 
-def _has_user() -> bool:
+def _has_user(name: str) -> bool:
     try:
-        pwd.getpwnam(USER)
+        pwd.getpwnam(name)
     except KeyError:
         return False
     return True

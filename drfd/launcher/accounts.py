@@ -163,7 +163,7 @@ def main(words: Sequence[str]) -> None:
     """Answer the questions that come by a socket, whose number is given, or the one that comes by
     standard input."""
     own = os.getuid(), os.getgid()
-    _give_up_rights()
+    give_up_rights()
     if not words:
         sys.stdout.write(json.dumps(answer_to(json.load(sys.stdin), own)))
         return
@@ -228,7 +228,7 @@ def _answer(fd: int, done_fd: int, own: tuple[int, int]) -> None:
     os.close(done_fd)
 
 
-def _give_up_rights() -> None:
+def give_up_rights() -> None:
     with suppress(OSError):
         be_killed_first()
     if os.getuid() == 0:

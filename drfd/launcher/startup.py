@@ -158,7 +158,7 @@ def listen(path: Path, uid: int, kind: socket.SocketKind = socket.SOCK_STREAM) -
     with at_socket(path) as address:
         listener.bind(address)
     os.umask(before)
-    if kind == socket.SOCK_STREAM:
+    if kind != socket.SOCK_DGRAM:
         listener.listen(8)
     if os.getuid() == 0:
         os.chown(path, uid, -1)

@@ -45,7 +45,7 @@ def system(tmp_path, monkeypatch) -> System:
     """One that runs systemd, with an environment that is trusted."""
     monkeypatch.setattr(command, "_shared", lambda: {"share/man/man1/drf.1": ".TH\n"})
     monkeypatch.setattr(command, "_answer", lambda: ANSWERS | CONNECTED)
-    monkeypatch.setattr(command, "_has_user", lambda: True)
+    monkeypatch.setattr(command, "_has_user", lambda name: True)
     monkeypatch.setattr(command, "distrust", lambda: None)
     monkeypatch.setattr(command.service, "has_systemd", lambda: True)
     monkeypatch.setattr(os, "getuid", lambda: 0)
@@ -73,7 +73,7 @@ STARTED = [
     f"900: systemctl enable {' '.join(SERVICES)}",
     "900: systemctl start drfd-jobs.service",
     "900: systemctl restart drfd-launcher.service",
-    "900: systemctl try-restart drfd-slurm-launcher.service",
+    "900: systemctl try-restart drfd-slurm-root.service drfd-slurm-launcher.service",
     "900: systemctl restart drfd.service",
 ]
 
@@ -175,7 +175,10 @@ def attempt(system: System, launcher: str) -> None:
     path.touch()
 
 
-STOP = "900: systemctl stop drfd.service drfd-slurm-launcher.service drfd-launcher.service"
+STOP = (
+    "900: systemctl stop drfd.service drfd-slurm-launcher.service drfd-slurm-root.service "
+    "drfd-launcher.service"
+)
 DISABLE = f"900: systemctl disable {' '.join(SERVICES)}"
 #: Its unit refuses a stop until its file has gone, and systemd has been told so.
 END = ["900: systemctl daemon-reload", "360: systemctl stop drfd-jobs.service"]
@@ -214,13 +217,13 @@ def test_a_purge_leaves_nothing_and_can_be_repeated(system, capsys):
         uninstall(system, purge=True)
         assert files_of(system.root) == []
         said = capsys.readouterr().out.splitlines()
-        assert said[-1] == "900: userdel drfd"
-    assert said == ["900: systemctl daemon-reload", "900: userdel drfd"]
+        assert said[-2:] == ["900: userdel drfd", "900: userdel drfd-slurm"]
+    assert said[:-2] == ["900: systemctl daemon-reload"]
 
 
 @pytest.mark.parametrize(
     ("launchers", "said"),
-    [(["launcher"], "1 job is"), (["launcher", "slurm-launcher"], "2 jobs are")],
+    [(["launcher"], "1 job is"), (["launcher", "slurm-launcher/own"], "2 jobs are")],
 )
 def test_jobs_that_run_are_in_the_way(system, launchers, said):
     command.install(system, None)
@@ -239,7 +242,7 @@ def test_jobs_are_stopped_in_order_when_that_is_said_by_the_launchers_that_have_
     """Without a controller, the end of their unit ends them."""
     shutdown = f"360: {sys.executable} -I -m drfd_cli --socket /run/drfd/drfd.sock shutdown"
     command.install(system, None)
-    attempt(system, "slurm-launcher")
+    attempt(system, "slurm-launcher/own")
     active(system, "drfd.service", "drfd-jobs.service")
     capsys.readouterr()
     uninstall(system, kill_jobs=True)
@@ -444,6 +447,7 @@ INSTALLED = [
     "etc/systemd/system/drfd-jobs.service",
     "etc/systemd/system/drfd-launcher.service",
     "etc/systemd/system/drfd-slurm-launcher.service",
+    "etc/systemd/system/drfd-slurm-root.service",
     "etc/systemd/system/drfd.service",
     "etc/systemd/system/drfd.slice",
     "etc/sysusers.d/drfd.conf",

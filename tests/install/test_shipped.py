@@ -41,7 +41,8 @@ def test_all_that_is_shipped_is_installed():
     assert set(FILES) == {*UNITS, "sysusers.conf", "drfd.toml"}
 
 
-LAUNCHERS = ("drfd-launcher.service", "drfd-slurm-launcher.service")
+#: What runs jobs, or sbatch, from which Slurm takes resource limits for them.
+LAUNCHERS = ("drfd-launcher.service", "drfd-slurm-root.service")
 #: What units say, and why.
 SAID: dict[str, dict[str, str]] = {
     # What holds the jobs is left alone by all but a shutdown: the slice did not refuse to be
@@ -81,11 +82,23 @@ SAID: dict[str, dict[str, str]] = {
         "OOMPolicy": "continue",
         "StateDirectory": "drfd/launcher",
     },
-    "drfd-slurm-launcher.service": {
+    "drfd-slurm-root.service": {
         "RestartPreventExitStatus": "78",
         "StartLimitIntervalSec": "0",
         "StateDirectory": "drfd/slurm-launcher",
         "MemoryMax": "25%",
+    },
+    "drfd-slurm-launcher.service": {
+        "StartLimitIntervalSec": "0",
+        "Restart": "always",
+        "Wants": "drfd-slurm-root.service",
+        "After": "drfd-slurm-root.service",
+        "MemoryMax": "25%",
+        # It has no rights: what needs root's is done by its helper.
+        "User": "drfd-slurm",
+        "CapabilityBoundingSet": "",
+        "NoNewPrivileges": "yes",
+        "ReadWritePaths": "-/var/lib/drfd/slurm-launcher",
     },
 }
 
@@ -118,8 +131,8 @@ def test_the_controller_sees_who_is_at_the_other_end_of_a_socket():
     assert "PrivateUsers" not in options("drfd.service")
 
 
-def test_the_launcher_of_slurms_nodes_begins_after_the_one_that_makes_the_secret():
-    unit = options("drfd-slurm-launcher.service")
+def test_the_root_helper_of_slurms_nodes_begins_after_the_launcher_that_makes_the_secret():
+    unit = options("drfd-slurm-root.service")
     assert "drfd-launcher.service" in unit["After"][0].split()
     (command,) = unit["ExecStart"]
     assert f"--state {paths.SYSTEM_SLURM_SOCKET.parent} --keys /var/lib/drfd/launcher" in command
@@ -144,6 +157,7 @@ def test_the_launcher_of_slurms_nodes_runs_only_where_some_are_configured(
     (tmp_path / "drfd.d").mkdir()
     (tmp_path / "drfd.d/nodes.toml").write_text(config)
     (condition,) = options("drfd-slurm-launcher.service")["ExecCondition"]
+    assert options("drfd-slurm-root.service")["ExecCondition"] == [condition]
     assert condition.endswith(" /etc/drfd")
     words = [*shlex.split(condition)[:-1], str(tmp_path)]
     assert (subprocess.run(words, check=False).returncode == 0) is has_slurm

@@ -3,8 +3,8 @@ root and with Slurm's packages.
 
 A private slurmctld with two slurmd, and a private drfd above them. Jobs are submitted all the time,
 and again and again somebody is killed with SIGKILL: the controller, the launcher of Slurm's nodes,
-slurmctld, a slurmd, or several at once; often a moment after a submission, because slurmctld
-forgets its last seconds.
+its root helper, slurmctld, a slurmd, or several at once; often a moment after a submission, because
+slurmctld forgets its last seconds.
 
 Each job writes a line to a file of its own when it begins and when it ends, with the number of its
 attempt, and holds a lock on another file meanwhile. So it is seen from outside if an attempt runs
@@ -43,14 +43,17 @@ SETTINGS = CONFIG + ALONE
 DEATHS: dict[tuple[str, ...], int] = {
     ("controller",): 2,
     ("launcher",): 3,
+    ("helper",): 3,
     ("slurmctld",): 8,
     ("n1",): 1,
     ("n2",): 1,
     ("launcher", "slurmctld"): 4,
+    ("helper", "slurmctld"): 2,
     ("controller", "launcher"): 1,
     ("slurmctld", "n1"): 2,
-    ("controller", "launcher", "slurmctld", "n1", "n2"): 2,
+    ("controller", "launcher", "helper", "slurmctld", "n1", "n2"): 2,
 }
+_MODULES = {"launcher": b"drfd.launcher.slurm", "helper": b"drfd.launcher.slurm_root"}
 #: Seconds that a job runs, as kinds of jobs with their weights.
 _LENGTHS_S = (((0.0, 0.3), 4), ((0.5, 3.0), 4), ((4.0, 12.0), 2))
 #: Seconds for which Slurm's daemons are dead, and those from one death to the next.
@@ -60,6 +63,7 @@ _AWAY_S, _PAUSES_S = (0.0, 0.0, 0.3, 1.0), (0.1, 0.3, 0.6, 1.5)
 _LIVES_S = {
     "controller": (0.5, 2.0, 5.0),
     "launcher": (0.2, 1.0, 3.0, 6.0, 13.0),
+    "helper": (0.2, 1.0, 3.0, 6.0, 13.0),
     "slurmctld": (0.5, 2.0, 5.0, 8.0, 11.0),
     "n1": (0.5, 3.0, 9.0),
     "n2": (0.5, 3.0, 9.0),
@@ -197,8 +201,8 @@ class Torture:
                 if self.victim.is_dead():
                     continue
                 self.victim.kill()
-            elif name == "launcher":
-                pid = self.victim.slurm_launcher_pid()
+            elif name in _MODULES:
+                pid = self.victim.slurm_launcher_pid(_MODULES[name])
                 if pid is None:
                     continue
                 with suppress(ProcessLookupError):

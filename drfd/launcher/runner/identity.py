@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from os import getuid
 from pathlib import Path
 
 from drfd.launcher.accounts import (
@@ -19,11 +18,9 @@ from drfd.launcher.accounts import (
     Denied,
     DirectoryFailed,
     NotAsked,
-    insist_on_root_for,
 )
 from drfd.launcher.protocol import LaunchOrder
 from drfd.linux import service
-from drfd.linux.own_process import drop_rights
 from drfd.linux.user_database import PASSWD, Version, version_of
 from drfd.payload.environment import (
     DEFAULT_PATH,
@@ -132,18 +129,6 @@ def _versions() -> list[Version]:
 def gid_of(user: pwd.struct_passwd, groups: list[int], preferred: int) -> int:
     """Return the primary group of a job: the preferred one, if the user is still in it."""
     return preferred if preferred in groups else user.pw_gid
-
-
-def become(user: pwd.struct_passwd, groups: list[int], preferred_gid: int) -> None:
-    """Drop to the user for good, groups first, and verify it. `groups` come from `groups_of`.
-    Raises Denied if root's rights could be regained."""
-    insist_on_root_for(user, getuid())
-    if getuid() != 0:
-        return
-    try:
-        drop_rights(user.pw_uid, gid_of(user, groups, preferred_gid), groups)
-    except PermissionError:
-        raise Denied(REGAINED) from None
 
 
 @dataclass(frozen=True, slots=True)

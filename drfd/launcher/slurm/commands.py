@@ -1,23 +1,26 @@
-"""Slurm's commands as child processes that the loop watches. Each has a time limit: while slurmctld
-is away they would wait for minutes."""
+"""The connection to the root helper, which runs Slurm's commands (`drfd.launcher.slurm_root`)."""
 
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
+import selectors
+import socket
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from math import inf
 from pathlib import Path
-from types import MappingProxyType
 
-from drfd.launcher.system.background import BackgroundWork
+from drfd.launcher.protocol import decode, encode
+from drfd.launcher.slurm_root.requests import JOBS, MOST_AT_ONCE, NODES, SOCKET_NAME
+from drfd.linux.sealed import receive
+from drfd.linux.unix_sockets import at_socket
 
-#: Largest number of bytes of an answer that is read.
-_MOST_BYTES = 64 << 20
+#: Largest number of bytes of an answer that is read, and of the message with it.
+_MOST_BYTES, _MOST_MESSAGE = 64 << 20, 1 << 16
+#: Seconds that the helper has to listen.
+_HELPER_WAIT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,107 +31,119 @@ class Answer:
     code: int | None
     output: str
     complaint: str
+    #: False for a submission of which nothing was submitted; the complaint says why.
+    was_run: bool = True
 
     @property
     def is_good(self) -> bool:
         return self.code == 0
 
 
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """What the helper says first: the controller, its users, and the sockets for it and for Slurm's
+    scripts."""
+
+    controller_uid: int
+    min_uid: int
+    allowed_uids: list[int]
+    controllers: socket.socket
+    events: socket.socket
+
+
+def connect(state: Path) -> tuple[socket.socket, Greeting]:
+    """Connect to the helper with this directory. Ends the process if there is none."""
+    deadline = time.monotonic() + _HELPER_WAIT_S
+    while True:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with at_socket(state / SOCKET_NAME) as address:
+                connection.connect(address)
+            data, fds, _ = receive(connection, _MOST_MESSAGE, 2)
+            if len(fds) == 2:
+                break
+        except OSError:
+            pass
+        connection.close()
+        if time.monotonic() > deadline:
+            sys.exit(f"drfd-slurm-launcher: no helper listens in {state}")
+        time.sleep(0.05)
+    said = decode(data)
+    controllers, events = (socket.socket(fileno=fd) for fd in fds)
+    return connection, Greeting(
+        said["controller_uid"], said["min_uid"], said["allowed_uids"], controllers, events
+    )
+
+
+@dataclass(slots=True)
+class _Waiting:
+    fields: dict[str, object]
+    fds: tuple[int, ...]
+    on_answer: Callable[[Answer], None]
+
+
 class Commands:
-    """The commands that run."""
+    """The commands that run, or wait for their turn."""
 
     def __init__(
-        self, background: BackgroundWork, *, programs: Path, conf: Path | None, most_s: float
+        self,
+        connection: socket.socket,
+        selector: selectors.BaseSelector,
+        on_lost: Callable[[], None],
     ) -> None:
-        """`programs` is the directory of Slurm's commands, `conf` its configuration if that is not
-        where they look for it, and `most_s` how long each may take."""
-        self._background = background
-        self.programs = programs
-        self.conf = conf
-        self._most_s = most_s
-        #: pid → when it is killed, on the monotonic clock; infinite once it was.
-        self._dues: dict[int, float] = {}
-
-    @property
-    def env(self) -> dict[str, str]:
-        """The clean environment: users' variables change what the commands print."""
-        env = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
-        return env if self.conf is None else env | {"SLURM_CONF": str(self.conf)}
+        self._connection, self._on_lost = connection, on_lost
+        self._waiting: deque[_Waiting] = deque()
+        #: Number → who gets the answer.
+        self._running: dict[int, Callable[[Answer], None]] = {}
+        self._number = 0
+        selector.register(connection, selectors.EVENT_READ, self._read)
 
     def run(
         self,
-        words: Sequence[str],
+        do: str,
         on_answer: Callable[[Answer], None],
         *,
-        stdin: int = subprocess.DEVNULL,
+        job: int = 0,
+        slurm_id: int = 0,
+        signal: int = 0,
         fds: Sequence[int] = (),
-        env: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Run one of Slurm's commands, which gets these descriptors under their numbers, and these
-        variables."""
+        """Have the helper do what a `Request` with these fields asks for, with copies of these
+        descriptors. Raises OSError if they cannot be copied."""
+        fields = {"do": do, "job": job, "slurm_id": slurm_id, "signal": signal}
+        each = _Waiting(fields, tuple(os.dup(fd) for fd in fds), on_answer)
+        # Slurm's lists show what becomes of everything else.
+        (self._waiting.appendleft if do in (JOBS, NODES) else self._waiting.append)(each)
+        self._send()
 
-        def begin(output_fd: int, complaint_fd: int) -> int:
-            process = subprocess.Popen(
-                [str(self.programs / words[0]), *words[1:]],
-                env={**self.env, **env},
-                cwd="/",
-                stdin=stdin,
-                pass_fds=fds,
-                stdout=output_fd,
-                stderr=complaint_fd,
-                start_new_session=True,
-            )
-            # Its end is waited for by the loop.
-            process.returncode = 0
-            return process.pid
+    def _send(self) -> None:
+        while self._waiting and len(self._running) < MOST_AT_ONCE:
+            each = self._waiting.popleft()
+            self._number += 1
+            self._running[self._number] = each.on_answer
+            request = {"number": self._number, **each.fields}
+            try:
+                socket.send_fds(self._connection, [encode(request)], each.fds)
+            except OSError:
+                # It is gone: so says the end of the connection, too.
+                return
+            finally:
+                for fd in each.fds:
+                    os.close(fd)
 
+    def _read(self) -> None:
         try:
-            self._begin(begin, on_answer)
-        except OSError as error:
-            on_answer(Answer(None, "", f"{words[0]} cannot be run: {error.strerror}"))
-
-    def do(
-        self, work: Callable[[int, int], object], on_answer: Callable[[Answer], None], *keep: int
-    ) -> None:
-        """Do `work` in a process, which keeps only the descriptors in `keep`, with those of its
-        output and of its complaint. Raises OSError."""
-        self._begin(
-            lambda *fds: self._background.fork(partial(work, *fds), *fds, *keep, nice=0), on_answer
-        )
-
-    def pause_s(self) -> float | None:
-        due = min(self._dues.values(), default=inf)
-        return None if due == inf else max(0.0, due - time.monotonic())
-
-    def run_due(self) -> None:
-        """Kill what takes too long."""
-        now = time.monotonic()
-        for pid in [pid for pid, due in self._dues.items() if due <= now]:
-            self._dues[pid] = inf
-            # Not its group: a user's process may not have made one yet.
-            os.kill(pid, signal.SIGKILL)
-
-    def _begin(self, begin: Callable[[int, int], int], on_answer: Callable[[Answer], None]) -> None:
-        """Begin a child by `begin`, which gets the descriptors of files in memory for what the
-        child says and returns its pid. Raises OSError."""
-        fds = os.memfd_create("output"), os.memfd_create("complaint")
-        try:
-            pid = begin(*fds)
+            data, fds, _ = receive(self._connection, _MOST_MESSAGE, 2)
         except OSError:
-            for fd in fds:
-                os.close(fd)
-            raise
-        self._dues[pid] = time.monotonic() + self._most_s
-        self._background.watch(pid, partial(self._ended, pid, fds, on_answer))
-
-    def _ended(
-        self, pid: int, fds: tuple[int, int], on_answer: Callable[[Answer], None], status: int
-    ) -> None:
+            data, fds = b"", []
+        if not data:
+            self._on_lost()
+            return
+        message = decode(data)
         output, complaint = map(_taken, fds)
-        code: int | None = os.waitstatus_to_exitcode(status)
-        if self._dues.pop(pid) == inf:
-            code, complaint = None, f"Slurm has not answered within {self._most_s:g} s"
-        on_answer(Answer(code, output, complaint))
+        on_answer = self._running.pop(message["number"])
+        on_answer(Answer(message["code"], output, complaint, message["was_run"]))
+        self._send()
 
 
 def _taken(fd: int) -> str:

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 
 from drfd.launcher.slurm.commands import Answer, Commands
 from drfd.launcher.slurm.mapping import SlurmJob, first_line
+from drfd.launcher.slurm_root.requests import END, KILL, REGISTER, RESUME, SIGNAL, SUSPEND
 
 log = logging.getLogger("drfd.launcher")
+
+_TERM = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,44 +26,45 @@ class Control:
     def terminate(self, job: SlurmJob) -> None:
         """Ask a job to end, by SIGTERM to all its processes."""
         if job.has_started:
-            self.signal(job, "TERM")
+            self.signal(job, _TERM)
         else:
-            self._scancel(job)
+            self._run(END, job)
 
     def end(self, jobs: Iterable[SlurmJob], *, is_forced: bool) -> None:
         """End jobs: with SIGKILL at once, if it `is_forced`, those that have started."""
         for job in jobs:
-            if is_forced and job.state == "RUNNING":
-                self._scancel(job, "--signal=KILL")
-            else:
-                self._scancel(job)
+            self._run(KILL if is_forced and job.state == "RUNNING" else END, job)
 
-    def signal(self, job: SlurmJob, name: str) -> None:
-        """Send the signal with this name or number to all processes of a job."""
-        self._scancel(job, f"--signal={name}", "--full")
+    def signal(self, job: SlurmJob, number: int) -> None:
+        """Send a signal to all processes of a job."""
+        self._run(SIGNAL, job, number)
 
     def suspend(self, job: SlurmJob) -> None:
-        self._run("scontrol", "suspend", str(job.id))
+        self._run(SUSPEND, job)
 
     def resume(self, job: SlurmJob) -> None:
-        self._run("scontrol", "resume", str(job.id))
+        self._run(RESUME, job)
 
     def register(self, then: Callable[[Answer], None]) -> None:
         """Ask all nodes to register with slurmctld, and pass on the answer."""
-        self._run("scontrol", "reconfigure", then=then)
 
-    def _scancel(self, job: SlurmJob, *options: str) -> None:
-        """Run scancel for a job, with its name: scancel may wait for a slurmctld that has given
-        the id to another when it comes back."""
-        self._run("scancel", *options, f"--name={job.title}", str(job.id))
-
-    def _run(self, *words: str, then: Callable[[Answer], None] | None = None) -> None:
         def on_answer(answer: Answer) -> None:
-            if then is not None:
-                then(answer)
-            if not answer.is_good:
-                text = first_line(answer.complaint)
-                log.warning("event=slurm-refuses command=%s error=%s", words[0], text)
-            self.on_done()
+            then(answer)
+            self._take(REGISTER, answer)
 
-        self.commands.run(words, on_answer)
+        self.commands.run(REGISTER, on_answer)
+
+    def _run(self, do: str, job: SlurmJob, signal: int = 0) -> None:
+        self.commands.run(
+            do,
+            lambda answer: self._take(do, answer),
+            job=job.name.key[0],
+            slurm_id=job.id,
+            signal=signal,
+        )
+
+    def _take(self, do: str, answer: Answer) -> None:
+        if not answer.is_good:
+            text = first_line(answer.complaint)
+            log.warning("event=slurm-refuses command=%s error=%s", do, text)
+        self.on_done()

@@ -1,4 +1,4 @@
-"""The words of Slurm's commands: what is asked, and what the answers mean."""
+"""What the answers of Slurm's commands mean."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from drfd.common.errors import Refused
 from drfd.common.units import is_number, parse_size
 from drfd.launcher.attempt_files import Key, Record
-from drfd.launcher.protocol import EVERY_DISK, LaunchOrder
+from drfd.launcher.slurm_root.requests import ALLOCATED_FIELDS, JOB_FIELDS, NODE_FIELDS
 
 #: Why the end of an attempt is not known: codes of `core.decisions.outcome.LOSSES`.
 NODE_FAILED, FORGOTTEN, ENDED_BY_SLURM = "NODE_FAILED", "SLURM_FORGOT", "SLURM_ENDED"
@@ -36,16 +36,6 @@ GONE = frozenset((*_EXITED, *_TERMINATED, _OUT_OF_MEMORY))
 #: Seconds after its start, at most, in which a node cancels a job because Slurm's Prolog fails.
 _PROLOG_S = 2.0
 
-#: The fields that are asked of each job. The comment, which may hold anything, comes last.
-_FIELDS = (
-    *("JobID", "UserID", "State", "exit_code", "StartTime", "EndTime", "NodeList", "Name"),
-    "Comment",
-)
-LIST_JOBS = ("squeue", "-h", "-a", "-t", "all", "-O", ",".join(f"{name}:|" for name in _FIELDS))
-
-#: The fields that are asked of each node. The reason, which may hold anything, comes last.
-_NODE_FIELDS = ("%N", "%T", "%c", "%m", "%X", "%Y", "%E")
-LIST_NODES = ("sinfo", "-h", "-a", "-N", "-o", "|".join(_NODE_FIELDS))
 #: States in which a node starts jobs, perhaps after it has been switched on.
 _OPEN = frozenset(("idle", "mixed", "allocated", "completing", "planned", "reserved"))
 #: States that last until somebody ends them, also when their cause is gone.
@@ -56,16 +46,8 @@ _SILENT = "Slurm says that it does not answer", "Slurm says that it is down"
 #: reservation. With "*" it does not answer.
 _MARKS = "~#!%$@^-+"
 
-#: What is asked of all jobs that may have something allocated. The comment comes last.
-_ALLOCATED_FIELDS = ("tres-alloc", "NodeList", "Comment")
-LIST_ALLOCATED = (
-    *("squeue", "-h", "-a", "-t", "CONFIGURING,RUNNING,COMPLETING,STOPPED"),
-    *("-O", ",".join(f"{name}:|" for name in _ALLOCATED_FIELDS)),
-)
 #: A name, or several that differ in numbers: "n[1-3,07]".
 _NAMES = re.compile(r"([^\[\],]+)(?:\[([0-9,-]+)\]([^\[\],]*))?(?:,|$)")
-#: Asks for slurmctld's configuration.
-SHOW_CONFIG = ("scontrol", "show", "config")
 
 #: The name of an attempt, and the disk rates that may follow it in a comment, which are at most
 #: 2^60 (`drfd.common.units`).
@@ -102,8 +84,6 @@ class SlurmJob:
     ended_at_s: float | None
     #: Whether it has, or had, a node, as slurmctld knows it.
     has_node: bool
-    #: Its name in Slurm's lists, which says less than `name`.
-    title: str
     name: Name
     #: As `ended_at_s`: when it started, as slurmctld knows it.
     started_at_s: float | None = None
@@ -153,21 +133,9 @@ class SlurmNode:
         return asdict(self)
 
 
-def name_of(order: LaunchOrder) -> Name:
-    return Name(order.journal, (order.id, order.attempt))
-
-
 def read_name(text: str) -> Name | None:
     """Read what `str` makes of a name; None if it is anything else."""
     return _name_in(_NAME.fullmatch(text))
-
-
-def comment_of(order: LaunchOrder) -> str:
-    """Return the comment of an attempt: its name and, if it has any, the disk rates that the node
-    is to limit (`drfd.slurm.files`)."""
-    every = next((each for each in order.limits.disks if each.device == EVERY_DISK), None)
-    rates = "" if every is None else f".{every.read_bps}.{every.write_bps}"
-    return f"{name_of(order)}{rates}"
 
 
 def read_comment(text: str) -> Name | None:
@@ -180,10 +148,10 @@ def _name_in(found: re.Match[str] | None) -> Name | None:
 
 
 def read_jobs(text: str) -> list[SlurmJob] | None:
-    """Read the answer to `LIST_JOBS`. Jobs that are not drfd's are left out. None if an id comes
+    """Read the answer to `JOBS`. Jobs that are not drfd's are left out. None if an id comes
     twice: somebody has written lines of a list into the name of a job."""
     lines = text.split("\n")
-    ids = [line.split("|", 1)[0] for line in lines if line.count("|") >= len(_FIELDS) - 1]
+    ids = [line.split("|", 1)[0] for line in lines if line.count("|") >= len(JOB_FIELDS) - 1]
     if len(set(ids)) < len(ids):
         return None
     found = (_read_job(line) for line in lines)
@@ -191,10 +159,10 @@ def read_jobs(text: str) -> list[SlurmJob] | None:
 
 
 def _read_job(line: str) -> SlurmJob | None:
-    fields = line.split("|", len(_FIELDS) - 1)
-    if len(fields) != len(_FIELDS):
+    fields = line.split("|", len(JOB_FIELDS) - 1)
+    if len(fields) != len(JOB_FIELDS):
         return None
-    job_id, uid, state, status, started_at, ended_at, nodes, title, comment = fields
+    job_id, uid, state, status, started_at, ended_at, nodes, comment = fields
     name, wait_status = read_comment(comment.removesuffix("|")), _wait_status(status)
     if name is None or wait_status is None or not all(map(is_number, (job_id, uid))):
         return None
@@ -207,7 +175,6 @@ def _read_job(line: str) -> SlurmJob | None:
         started_at_s=float(started_at) if is_number(started_at) else None,
         ended_at_s=float(ended_at) if is_number(ended_at) else None,
         has_node=nodes not in _NO_NODES,
-        title=title,
         name=name,
     )
 
@@ -232,11 +199,11 @@ def read_parts(text: str) -> int | None:
 
 
 def read_nodes(text: str) -> dict[str, SlurmNode]:
-    """Read the answer to `LIST_NODES`, in which a node comes once for each of its partitions."""
+    """Read the answer to `NODES`, in which a node comes once for each of its partitions."""
     found = {}
     for line in text.splitlines():
-        fields = line.split("|", len(_NODE_FIELDS) - 1)
-        if len(fields) != len(_NODE_FIELDS):
+        fields = line.split("|", len(NODE_FIELDS) - 1)
+        if len(fields) != len(NODE_FIELDS):
             continue
         name, state, cores, mebi, sockets, per_socket, reason = (field.strip() for field in fields)
         if all(map(is_number, (cores, mebi, sockets, per_socket))):
@@ -250,14 +217,14 @@ def read_nodes(text: str) -> dict[str, SlurmNode]:
 def with_others_jobs(
     nodes: Mapping[str, SlurmNode], text: str, journals: Container[str]
 ) -> dict[str, SlurmNode]:
-    """Return the nodes with what jobs have there that are not of these journals, by the answer to
-    `LIST_ALLOCATED`. Of a job on several nodes, each has an equal part."""
+    """Return the nodes with what jobs have there that are not of these journals, by the list of
+    what is allocated. Of a job on several nodes, each has an equal part."""
     found = {
         name: replace(node, outside_cores=0, outside_memory_bytes=0) for name, node in nodes.items()
     }
     for line in text.split("\n"):
-        fields = line.split("|", len(_ALLOCATED_FIELDS) - 1)
-        if len(fields) != len(_ALLOCATED_FIELDS):
+        fields = line.split("|", len(ALLOCATED_FIELDS) - 1)
+        if len(fields) != len(ALLOCATED_FIELDS):
             continue
         allocated, where, comment = fields
         name = read_comment(comment.removesuffix("|"))
@@ -392,56 +359,6 @@ def choose(jobs: Iterable[SlurmJob]) -> tuple[SlurmJob | None, list[SlurmJob]]:
 
     ordered = sorted(jobs, key=rank)
     return (ordered[0] if ordered else None), [job for job in ordered[1:] if not job.is_over]
-
-
-# -- submission -------------------------------------------------------------------------------
-
-
-def submit_words(
-    order: LaunchOrder,
-    *,
-    partition: str | None,
-    gid: int | None,
-    env_fd: int,
-) -> list[str]:
-    """Return the command that submits an attempt, whose script is standard input and whose
-    environment is in the descriptor `env_fd`. Root submits for the user, with this primary group;
-    None for a user's own launcher."""
-    limits = order.limits
-    words = [
-        *("sbatch", "--parsable", "--no-requeue", f"--comment={comment_of(order)}"),
-        *(f"--job-name=drfd-{order.id}", f"--nodelist={order.node}", "--nodes=1", "--ntasks=1"),
-        f"--cpus-per-task={max(1, -(-limits.cores_milli // 1000))}",
-        f"--mem={max(1, -(-limits.memory_bytes // _MEBI))}M",
-        *("--chdir=/", "--input=/dev/null"),
-        f"--open-mode={'truncate' if order.empties_output else 'append'}",
-    ]
-    # With --export other than ALL, Slurm would run a login shell on the node.
-    words.append(f"--export-file={env_fd}")
-    if gid is not None:
-        words += [f"--uid={order.uid}", f"--gid={gid}"]
-    gres = [f"{name}:{count}" for name, count in order.gres if count]
-    if gres:
-        words.append(f"--gres={','.join(gres)}")
-    if partition is not None:
-        words.append(f"--partition={partition}")
-    return words
-
-
-def submit_env(stdout: str, stderr: str) -> dict[str, str]:
-    """Return the variables of that command which name the job's output files: everybody can read
-    the words of root's processes."""
-    return {"SBATCH_OUTPUT": _literal(stdout), "SBATCH_ERROR": _literal(stderr)}
-
-
-def _literal(path: str) -> str:
-    """Return a path in which Slurm replaces nothing."""
-    return path.replace("%", "%%")
-
-
-def without_slurms(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables without those that Slurm's commands would take for options."""
-    return {name: text for name, text in env.items() if not name.startswith(("SBATCH_", "SLURM_"))}
 
 
 #: Parts of sbatch's complaints after which the same submission may succeed later.

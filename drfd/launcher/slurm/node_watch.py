@@ -6,14 +6,14 @@ import os
 import time
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from stat import S_ISREG
 
 from drfd.launcher.slurm import mapping
 from drfd.launcher.slurm.commands import Answer, Commands
 from drfd.launcher.slurm.list_times import ListTimes
-from drfd.launcher.slurm.mapping import LIST_ALLOCATED, LIST_NODES, SHOW_CONFIG, SlurmNode
+from drfd.launcher.slurm.mapping import SlurmNode
+from drfd.launcher.slurm_root.requests import NODES
 from drfd.linux.descriptors import opened
 from drfd.slurm.files import gate_script
 from drfd.slurm.settings import GATE, GATE_FILE
@@ -21,6 +21,8 @@ from drfd.slurm.settings import GATE, GATE_FILE
 #: Seconds between two looks at the nodes, at most.
 _EVERY_S = 5.0
 _NOT_ASKED, _NO_ANSWER = "Slurm has not been asked yet", "slurmctld does not answer"
+#: Parts of the answer to `NODES`.
+_PARTS = 3
 #: Bytes that are read of the script at the gate.
 _MOST_GATE = 1 << 20
 _NO_GATE = (
@@ -60,7 +62,7 @@ class NodeWatch:
         if not self._is_asking and now >= self._due_mono_s:
             self._is_asking = True
             self._due_mono_s = now + min(_EVERY_S, self.times.poll_s)
-            self.commands.run(LIST_NODES, self._take_nodes)
+            self.commands.run(NODES, self._take)
 
     def note_failure(self, answer: Answer) -> None:
         """slurmctld has not answered a question, or not as it should."""
@@ -81,34 +83,21 @@ class NodeWatch:
             self.nodes, self.all_away = nodes, away
             self.on_change()
 
-    def _take_nodes(self, answer: Answer) -> None:
-        if answer.is_good:
-            nodes = mapping.read_nodes(answer.output)
-            self.commands.run(LIST_ALLOCATED, partial(self._take_allocated, nodes))
-        else:
-            self._is_asking = False
-            self.note_failure(answer)
-
-    def _take_allocated(self, nodes: dict[str, SlurmNode], answer: Answer) -> None:
-        if answer.is_good:
-            nodes = mapping.with_others_jobs(nodes, answer.output, self.journals)
-            self.commands.run(SHOW_CONFIG, partial(self._take_config, nodes))
-        else:
-            self._is_asking = False
-            self.note_failure(answer)
-
-    def _take_config(self, nodes: dict[str, SlurmNode], answer: Answer) -> None:
+    def _take(self, answer: Answer) -> None:
         self._is_asking = False
-        if answer.is_good:
-            self.knows_gate = True
-            self.gate_fault = _gate_fault(_read_config(answer.output))
-            self._update(nodes, away=self.gate_fault)
-        else:
+        parts = answer.output.split("\0")
+        if not answer.is_good or len(parts) != _PARTS + 1:
             self.note_failure(answer)
+            return
+        listed, allocated, settings, _ = parts
+        nodes = mapping.with_others_jobs(mapping.read_nodes(listed), allocated, self.journals)
+        self.knows_gate = True
+        self.gate_fault = _gate_fault(_read_config(settings))
+        self._update(nodes, away=self.gate_fault)
 
 
 def _read_config(text: str) -> dict[str, str]:
-    """Return the settings in the output of `SHOW_CONFIG`."""
+    """Return the settings that scontrol has printed."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         name, is_setting, value = line.partition("=")
@@ -118,11 +107,8 @@ def _read_config(text: str) -> dict[str, str]:
 
 
 def _gate_fault(settings: Mapping[str, str]) -> str | None:
-    """Return why others than root may submit jobs to Slurm, by its settings, or None. Where this
-    launcher is not root's, nor is Slurm."""
+    """Return why others than root may submit jobs to Slurm, by its settings, or None."""
     gate = Path(settings.get("SLURM_CONF", "/")).parent / GATE_FILE
-    if os.getuid() != 0:
-        return None
     try:
         # Whoever may change slurm.conf, as SlurmUser, may have put anything there.
         with opened(gate, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC) as fd:

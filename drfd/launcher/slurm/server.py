@@ -17,13 +17,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from threading import Thread
 
 from drfd.common.failpoints import reach
 from drfd.common.journald import about
 from drfd.common.signals import number_of
 from drfd.launcher import attempt_files, protocol
 from drfd.launcher.attempt_files import Attempt, Key, Record
-from drfd.launcher.port import Policy, Port
+from drfd.launcher.port import Port
 from drfd.launcher.protocol import (
     ABOUT_ONE,
     Assignment,
@@ -37,20 +38,19 @@ from drfd.launcher.protocol import (
     SignalOrder,
 )
 from drfd.launcher.runner.shortage import JOB, LAUNCHER, MACHINE, SPACE, Shortage, failure
-from drfd.launcher.signatures import SigningKeys, with_check
 from drfd.launcher.slurm import mapping
-from drfd.launcher.slurm.commands import Answer, Commands
+from drfd.launcher.slurm.commands import Answer, Commands, Greeting
 from drfd.launcher.slurm.control import Control
 from drfd.launcher.slurm.desired import AGAIN_S, Desired
 from drfd.launcher.slurm.list_times import ListTimes
-from drfd.launcher.slurm.mapping import LIST_JOBS, Name, SlurmJob
+from drfd.launcher.slurm.mapping import Name, SlurmJob
 from drfd.launcher.slurm.node_watch import NodeWatch
 from drfd.launcher.slurm.records.attempts import Attempts
 from drfd.launcher.slurm.records.missing import Missing
 from drfd.launcher.slurm.records.start_notes import StartNotes
-from drfd.launcher.slurm.submitting.submissions import Submissions
+from drfd.launcher.slurm.submissions import Submissions
+from drfd.launcher.slurm_root.requests import JOBS
 from drfd.launcher.system import process
-from drfd.launcher.system.background import BackgroundWork
 
 log = logging.getLogger("drfd.launcher")
 
@@ -66,9 +66,7 @@ _MOST_DATAGRAM = 4096
 
 _FORGOTTEN_BEFORE = "slurmctld has forgotten the job before its start, or given its id twice"
 _LOOK_AT_NODE = "drf doctor tells what its node lacks there, if it lacks anything"
-_NOT_SIGNED = "the request is not signed by its user: submit it again"
 _TAKEN = "another job's attempt has its number here, from another journal perhaps"
-_NO_NODE = "the order names no node"
 _NOT_INSIDE = "commands run inside jobs of the controller's own machine alone"
 _CONTROLS = "enforced by Slurm's cgroups, if its configuration says so (task/cgroup)"
 _COUNTED = "counted; enforced on nodes with cgroup v2 that have drfd-disks as Slurm's Prolog"
@@ -79,24 +77,21 @@ class SlurmLauncher:
     """The state of the launcher, which `serve` keeps up to date until SIGTERM."""
 
     state: Path
-    policy: Policy
     attempts_fd: int
     port: Port
-    events: socket.socket
+    #: The connection to the root helper, and what it has said at first.
+    helper: socket.socket
+    greeting: Greeting
     starts: StartNotes
-    programs: Path
-    conf: Path | None = None
-    partition: str | None = None
-    keys: SigningKeys | None = None
     #: Readable when the process that started this launcher is gone.
     keep_fd: int | None = None
     poll_s: float = 30.0
-    #: How long each command of Slurm's may take.
-    most_s: float = 5.0
     #: How long Slurm may let a job wait.
     patience_s: float = 60.0
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _running: bool = True
+    #: The exit code after `serve`.
+    exit_code: int = 0
     _desired: dict[Key, Desired] = field(default_factory=dict)
     #: Signals that are to have been sent: how many in all, and the last of them.
     _signals: dict[Key, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
@@ -112,25 +107,20 @@ class SlurmLauncher:
     def __post_init__(self) -> None:
         self._attempts = Attempts(self.state, self.attempts_fd, process.boot_id())
         self._times = ListTimes(self.poll_s)
-        self._background = BackgroundWork(self._selector)
-        self._commands = Commands(
-            self._background,
-            programs=self.programs, conf=self.conf, most_s=self.most_s,
-        )  # fmt: skip
+        self._commands = Commands(self.helper, self._selector, self._lose_helper)
         self._control = Control(self._commands, self._times.schedule)
         self._missing = Missing(self._times, self._control.register)
         self._submissions = Submissions(
-            self._commands, self._times, self.partition,
-            on_submitted=self._take_submitted, on_failed=self._fail,
-        )  # fmt: skip
+            self._commands, self._times, on_submitted=self._take_submitted, on_failed=self._fail
+        )
         self._nodes = NodeWatch(
             self._commands, self._times, self._attempts.journals, self._report_nodes
         )
 
     def serve(self) -> None:
         self.port.open(self._selector, on_connect=self._hello, on_order=self._handle)
-        self.events.setblocking(False)
-        self._selector.register(self.events, selectors.EVENT_READ, self._on_event)
+        self.greeting.events.setblocking(False)
+        self._selector.register(self.greeting.events, selectors.EVENT_READ, self._on_event)
         process.watch_for_end(self._selector, self.keep_fd, self._quit)
         self._attempts.load()
         self._times.schedule()
@@ -139,7 +129,6 @@ class SlurmLauncher:
                 # An earlier handler of this round may have closed the descriptor.
                 if chosen.fd in self._selector.get_map():
                     chosen.data()
-            self._commands.run_due()
             if self._nodes.knows_gate:
                 self._submissions.begin(self._nodes.gate_fault)
             self._ask_for_list()
@@ -147,18 +136,22 @@ class SlurmLauncher:
             self.port.flush()
 
     def _pause_s(self) -> float | None:
-        sources = (self._commands, self._nodes, self._times)
-        pauses = (each.pause_s() for each in sources)
+        pauses = (each.pause_s() for each in (self._nodes, self._times))
         return min((pause for pause in pauses if pause is not None), default=None)
 
     def _on_event(self) -> None:
         with suppress(BlockingIOError):
             while True:
-                self.events.recv(_MOST_DATAGRAM)
+                self.greeting.events.recv(_MOST_DATAGRAM)
         self._times.schedule()
 
     def _quit(self) -> None:
         self._running = False
+
+    def _lose_helper(self) -> None:
+        """End the process: the next one connects to the next helper."""
+        log.error("event=helper-lost")
+        self._running, self.exit_code = False, 1
 
     # -- orders ---------------------------------------------------------------------------------
 
@@ -182,8 +175,8 @@ class SlurmLauncher:
             "removes_ipc": False,
             "exec": False,
             "processes": None,
-            "min_uid": self.policy.min_uid,
-            "allowed_uids": sorted(self.policy.allowed_uids),
+            "min_uid": self.greeting.min_uid,
+            "allowed_uids": self.greeting.allowed_uids,
             "ranges": False,
             "limits_gpus": [],
         }
@@ -266,13 +259,6 @@ class SlurmLauncher:
         if key in self._submissions:
             assignment.close()
             return
-        refusal = self.policy.refusal(order.uid) or (None if order.node else _NO_NODE)
-        if refusal is None:
-            assignment = with_check(assignment, self.keys)
-            refusal = None if assignment.is_signed else _NOT_SIGNED
-        if refusal is not None:
-            self._refuse(assignment, refusal)
-            return
         if len(self._attempts) >= _MOST_ATTEMPTS:
             text = f"{len(self._attempts)} jobs run or wait to be removed, the most that can be"
             self._refuse(assignment, text, Shortage(MACHINE, LAUNCHER))
@@ -311,7 +297,7 @@ class SlurmLauncher:
     def _ask_for_list(self) -> None:
         number = self._times.begin()
         if number is not None:
-            self._commands.run(LIST_JOBS, partial(self._take_list, number))
+            self._commands.run(JOBS, partial(self._take_list, number))
 
     def _take_list(self, number: int, answer: Answer) -> None:
         self._times.end()
@@ -361,10 +347,7 @@ class SlurmLauncher:
         if now >= self._notes_due_mono_s:
             self._notes_due_mono_s = now + _FORGET_NOTES_S
             known = set(map(self._attempts.name, self._attempts))
-            # Without a process for it they are left until the next time.
-            with suppress(OSError):
-                pid = self._background.fork(lambda: self.starts.forget_old(known))
-                self._background.watch(pid, lambda status: None)
+            Thread(target=self.starts.forget_old, args=(known,), daemon=True).start()
 
     def _compare(self, number: int, key: Key, found: dict[Name, list[SlurmJob]]) -> None:
         """Bring an attempt up to date with a list."""
@@ -571,4 +554,4 @@ class SlurmLauncher:
         self._attempts.note_signals(key, count)
         for number in dict.fromkeys(new):
             # Slurm does not know the processes of what is one job script to it.
-            self._control.signal(job, str(number_of(number)))
+            self._control.signal(job, number_of(number))

@@ -5,15 +5,12 @@ all users.
 
 from __future__ import annotations
 
-import gc
 import os
 import selectors
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-
-from drfd.launcher.system import process
 
 #: Nice value of these processes, so that users' jobs go first.
 _NICE = 10
@@ -62,26 +59,6 @@ class BackgroundWork:
         os.setpriority(os.PRIO_PROCESS, child.pid, nice)
         self.watch(child.pid, on_end)
         return child.pid
-
-    def fork(self, work: Callable[[], object], *keep: int, nice: int = _NICE) -> int:
-        """Do `work` in a copy of this process, which keeps only the descriptors in `keep`: for the
-        launcher of Slurm's nodes, which has no secret. The caller is to `watch` it."""
-        launcher = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            # This copy of the launcher must never return to the launcher's loop.
-            try:
-                gc.disable()
-                signal.set_wakeup_fd(-1)
-                # This includes the launcher's lock, which the next launcher waits for.
-                process.close_all_but(*keep)
-                process.die_with(launcher)
-                os.setsid()
-                os.nice(nice)
-                work()
-            finally:
-                os._exit(0)
-        return pid
 
     def watch(self, pid: int, on_end: Callable[[int], object]) -> None:
         """Call `on_end` with the status of a child when that has ended."""

@@ -14,15 +14,13 @@ from drfd.launcher.slurm.mapping import (
     SlurmJob,
     SlurmNode,
     choose,
-    comment_of,
     end_of,
     read_comment,
     read_jobs,
     read_nodes,
-    submit_env,
-    submit_words,
-    without_slurms,
 )
+from drfd.launcher.slurm_root.preparation import without_slurms
+from drfd.launcher.slurm_root.words import comment_of, submit_env, submit_words
 from launcher.rig import order
 
 JOURNAL = "0" * 31 + "a"
@@ -32,33 +30,31 @@ NAME = Name(JOURNAL, (7, 2))
 def slurm_job(
     state: str = "RUNNING", number: int = 1, status: int = 0, *, has_node: bool = True
 ) -> SlurmJob:
-    return SlurmJob(number, 1000, state, status, None, has_node, "drfd-7", NAME)
+    return SlurmJob(number, 1000, state, status, None, has_node, NAME)
 
 
 def test_a_list_has_drfds_jobs_alone():
     text = (
-        f"12|1000|CANCELLED by 1000|15|1795477560|1795477564|n1|drfd-7|{NAME}|\n"
-        f"18|1000|CANCELLED|5:0|N/A|1795477564|n1|drfd-7|{NAME}|\n"
-        "13|1000|RUNNING|0|1795477560|NONE|n1|x|a user's | word|\n"
-        f"14_1|1000|RUNNING|0|1795477560|NONE|n1|x|{NAME}|\n"
-        f"15|1000|PENDING|0|N/A|N/A||x|{NAME}x|\n"
+        f"12|1000|CANCELLED by 1000|15|1795477560|1795477564|n1|{NAME}|\n"
+        f"18|1000|CANCELLED|5:0|N/A|1795477564|n1|{NAME}|\n"
+        "13|1000|RUNNING|0|1795477560|NONE|n1|a user's | word|\n"
+        f"14_1|1000|RUNNING|0|1795477560|NONE|n1|{NAME}|\n"
+        f"15|1000|PENDING|0|N/A|N/A||{NAME}x|\n"
         "slurm_load_jobs error\n"
-        f"16|1001|PENDING|0|N/A|N/A||a job|{NAME}|\n"
-        f"17|1001|PENDING|0|N/A|N/A||a|job|{NAME}|\n"
+        f"16|1001|PENDING|0|N/A|N/A||{NAME}|\n"
+        f"17|1001|PENDING|0|N/A|N/A||a|{NAME}|\n"
     )
     assert read_jobs(text) == [
-        SlurmJob(12, 1000, "CANCELLED", 15, 1795477564.0, True, "drfd-7", NAME, 1795477560.0),
-        SlurmJob(18, 1000, "CANCELLED", 5 << 8, 1795477564.0, True, "drfd-7", NAME),
-        SlurmJob(16, 1001, "PENDING", 0, None, False, "a job", NAME),
+        SlurmJob(12, 1000, "CANCELLED", 15, 1795477564.0, True, NAME, 1795477560.0),
+        SlurmJob(18, 1000, "CANCELLED", 5 << 8, 1795477564.0, True, NAME),
+        SlurmJob(16, 1001, "PENDING", 0, None, False, NAME),
     ]
 
 
 def test_a_list_into_which_somebody_has_written_lines_is_none():
-    """The name of a job may hold line ends: a user had root cancel another's job."""
-    forged = f"x\n12|1000|RUNNING|0|NONE|NONE|n1|drfd-7|{NAME}"
-    text = (
-        f"12|1000|RUNNING|0|1795477560|NONE|n1|another's||\n13|1001|PENDING|0|N/A|N/A||{forged}||\n"
-    )
+    """A comment may hold line ends."""
+    forged = f"x\n12|1000|RUNNING|0|NONE|NONE|n1|{NAME}"
+    text = f"12|1000|RUNNING|0|1795477560|NONE|n1||\n13|1001|PENDING|0|N/A|N/A||{forged}||\n"
     assert read_jobs(text) is None
 
 
@@ -73,13 +69,13 @@ def test_a_list_into_which_somebody_has_written_lines_is_none():
     ],
 )
 def test_a_status_is_a_number_or_its_parts(shown, status):
-    [job] = read_jobs(f"12|1000|FAILED|{shown}|NONE|NONE|n1|drfd-7|{NAME}|\n") or []
+    [job] = read_jobs(f"12|1000|FAILED|{shown}|NONE|NONE|n1|{NAME}|\n") or []
     assert job.wait_status == status
 
 
 @pytest.mark.parametrize("shown", ["", ":", "7:", ":9", "x:0", "0:0:0", "-1:0"])
 def test_a_line_without_a_status_is_no_job(shown):
-    assert read_jobs(f"12|1000|FAILED|{shown}|NONE|NONE|n1|drfd-7|{NAME}|\n") == []
+    assert read_jobs(f"12|1000|FAILED|{shown}|NONE|NONE|n1|{NAME}|\n") == []
 
 
 @pytest.mark.parametrize(
@@ -194,7 +190,7 @@ def test_an_order_in_sbatchs_words():
     limits = replace(asked.limits, cores_milli=1500, memory_bytes=(1 << 20) + 1)
     words = submit_words(
         replace(asked, limits=limits).order,
-        partition="p", gid=5, env_fd=9,
+        partition="p", gid="5", env_fd=9,
     )  # fmt: skip
     assert words[0] == "sbatch"
     assert set(words) >= {

@@ -1,14 +1,11 @@
 """What is remembered of Slurm's jobs: when it is asked for their list, what is to be done with them
-until what the controller wants is so, which count as forgotten, what the notes of starts say, and
-what a process that was to prepare a submission has left."""
+until what the controller wants is so, which count as forgotten, and what the notes of starts
+say."""
 
 import os
-import resource
-import selectors
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -20,11 +17,7 @@ from drfd.launcher.slurm.list_times import ListTimes
 from drfd.launcher.slurm.mapping import Name, SlurmJob
 from drfd.launcher.slurm.records.missing import Missing
 from drfd.launcher.slurm.records.start_notes import StartNotes
-from drfd.launcher.slurm.submitting.submissions import Submissions
-from drfd.launcher.system.background import BackgroundWork
-from drfd.linux.sealed import seal
 from fakes import Clock
-from launcher.rig import order
 
 # -- when the list is asked for -----------------------------------------------------------
 
@@ -65,29 +58,33 @@ def test_a_list_is_asked_for_at_times_after_events_and_at_moments_of_its_own(clo
 
 
 SLURM_JOB = SlurmJob(
-    id=7, uid=1000, state="RUNNING", wait_status=0, ended_at_s=None, has_node=True, title="fit",
-    name=Name("j", (1, 1)),
+    id=7, uid=1000, state="RUNNING", wait_status=0, ended_at_s=None, has_node=True,
+    name=Name("j", (5, 1)),
 )  # fmt: skip
-CANCEL = ("scancel", "--name=fit", "7")
-KILL = ("scancel", "--signal=KILL", "--name=fit", "7")
-TERM = ("scancel", "--signal=TERM", "--full", "--name=fit", "7")
-SUSPEND, RESUME = ("scontrol", "suspend", "7"), ("scontrol", "resume", "7")
+CANCEL, KILL, TERM = ("end", 5, 7, 0), ("kill", 5, 7, 0), ("signal", 5, 7, 15)
+SUSPEND, RESUME = ("suspend", 5, 7, 0), ("resume", 5, 7, 0)
 
 
 class Recorder(Commands):
-    """Takes commands, and runs none."""
+    """Takes requests, and sends none."""
 
     def __init__(self) -> None:
-        self.selector = selectors.DefaultSelector()
-        work = BackgroundWork(self.selector)
-        super().__init__(work, programs=Path("/"), conf=None, most_s=1)
-        self.ran: list[tuple[str, ...]] = []
+        self.ran: list[tuple[str, int, int, int]] = []
 
-    def run(self, words: Sequence[str], on_answer: Callable[[Answer], None], **fds: object) -> None:
-        self.ran.append(tuple(words))
+    def run(
+        self,
+        do: str,
+        on_answer: Callable[[Answer], None],
+        *,
+        job: int = 0,
+        slurm_id: int = 0,
+        signal: int = 0,
+        fds: Sequence[int] = (),
+    ) -> None:
+        self.ran.append((do, job, slurm_id, signal))
 
 
-def pursue(desired: Desired, state: str) -> list[tuple[str, ...] | str]:
+def pursue(desired: Desired, state: str) -> list[object]:
     """Return what is done with the job in this state, and "frozen" if that is reported."""
     recorder, reported = Recorder(), []
     control = Control(recorder, lambda: None)
@@ -206,8 +203,7 @@ DAY_S = 24 * 3600.0
 @pytest.fixture
 def notes(tmp_path) -> StartNotes:
     notes = StartNotes(tmp_path / "started")
-    notes.prepare(os.getuid())
-    notes.prepare(os.getuid())
+    notes.directory.mkdir()
     return notes
 
 
@@ -278,49 +274,3 @@ def test_old_notes_of_unknown_attempts_are_removed(notes):
     notes.forget_old({RETRY}, now_s=1.5 * DAY_S)
     left = {path.name for path in notes.directory.iterdir()}
     assert left == {"9", str(RETRY), f"{RETRY}.10", f"{'b' * 32}.1.1"}
-
-
-# -- what prepares a submission ---------------------------------------------------------------
-
-
-@pytest.mark.parametrize("bytes_at_most", [resource.RLIM_INFINITY, 40, 0])
-def test_a_record_of_a_failure_that_the_user_has_had_cut_off_is_a_failure(tmp_path, bytes_at_most):
-    failed, commands, times = [], Recorder(), ListTimes(poll_s=30.0)
-    submissions = Submissions(commands, times, None, lambda *_: None, lambda *it: failed.append(it))
-    payload_fd = seal(b"no payload")
-    assignment = protocol.Assignment(order(cwd=tmp_path).order, payload_fd)
-    submissions.add(KEY, assignment, after_list=0, may_be_there=False)
-    submissions.lacks(KEY, 1)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_at_most, hard))
-    try:
-        submissions.begin(None)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    [(key, _)] = commands.selector.select()
-    key.data()
-    whole = bytes_at_most == resource.RLIM_INFINITY
-    why = "what it is to run cannot be read: " if whole else "its submission could not be prepared"
-    [(failed_key, record)] = failed
-    assert failed_key == KEY
-    assert record["text"].startswith(why)
-    assert commands.ran == []
-
-
-def test_one_user_has_half_of_the_places_for_submissions(tmp_path, monkeypatch):
-    """The user's rights suffice to stop what prepares them."""
-    begun, commands, times = [], Recorder(), ListTimes(poll_s=30.0)
-
-    def do(work: Callable[..., None], *_: object) -> None:
-        assignment, prepared = work.args  # type: ignore[attr-defined]
-        begun.append(assignment.order.uid)
-        prepared.close()
-
-    monkeypatch.setattr(commands, "do", do)
-    all_of_them = Submissions(commands, times, None, lambda *_: None, lambda *_: None)
-    for number, uid in enumerate([1] * 6 + [2] * 6, 1):
-        assignment = protocol.Assignment(order(cwd=tmp_path, uid=uid).order, -1)
-        all_of_them.add((number, 1), assignment, after_list=0, may_be_there=False)
-        all_of_them.lacks((number, 1), 1)
-    all_of_them.begin(None)
-    assert begun == [1] * 4 + [2] * 4

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,7 @@ from launcher.rig import (
     Asked,
     Controller,
     LauncherProcess,
+    python,
     shell,
     state_of,
     until,
@@ -38,41 +40,61 @@ pytestmark = [
 ]
 
 NOBODY = 65534
+#: The uid of the launcher, which has no account.
+LAUNCHER = 64321
 JOURNAL = "a" * 32
 
 
 class SlurmLauncher(LauncherProcess):
-    """drfd.launcher.slurm of this tree, with failpoints, with a directory for jobs of nobody's."""
+    """drfd.launcher.slurm of this tree, with failpoints, as a user without rights, and its root
+    helper; with a directory for jobs of nobody's."""
 
     def __init__(self, state: Path, cluster: PlainCluster) -> None:
         super().__init__(state)
         self.cluster = cluster
+        self.helper: subprocess.Popen[bytes] | None = None
         self.jobs = state.parent / "jobs"
         self.jobs.mkdir()
         os.chown(self.jobs, NOBODY, NOBODY)
+        os.chown(self.failpoints, LAUNCHER, LAUNCHER)
 
     def start(  # type: ignore[override]
         self, *options: str, programs: str = "/usr/bin"
     ) -> subprocess.Popen[bytes]:
+        """Start the launcher, and a helper: the one before ends with its launcher."""
+        self._start_helper(programs)
         command = [
             *(sys.executable, "-I", "-c"),
             *(BOOT, str(ROOT), "", failing.__file__, str(self.failpoints), "drfd.launcher.slurm"),
-            *("--state", str(self.state), "--controller", str(os.getuid())),
-            *("--allow-uid", str(NOBODY), "--config", str(self._configured(programs))),
-            *("--timeout", "2", "--poll", "2"),
+            *("--state", str(self.state), "--poll", "2"),
         ]
-        with self._log.open("ab") as log:
-            started = subprocess.Popen(
-                [*command, *options], stdin=subprocess.DEVNULL, stderr=log, start_new_session=True
-            )
+        started = self._begin([*command, *options], user=LAUNCHER, group=LAUNCHER, extra_groups=[])
         self._processes.append(started)
         return started
 
-    def _configured(self, programs: str) -> Path:
+    def _start_helper(self, programs: str) -> None:
+        self.kill_helper()
         config = self.state / "drfd.toml"
         words = f'config = "{self.cluster.conf}"\ncommands = "{programs}"\nuser = "root"\n'
         config.write_text(f"[slurm]\n{words}")
-        return config
+        self.helper = self._begin(
+            python(
+                "from drfd.launcher.slurm_root.main import main; main()",
+                *("--state", self.state, "--controller", os.getuid(), "--launcher", LAUNCHER),
+                *("--allow-uid", NOBODY, "--config", config, "--timeout", 2),
+            )
+        )
+
+    def kill_helper(self) -> None:
+        if self.helper is not None:
+            self.helper.kill()
+            self.helper.wait()
+
+    def _begin(self, command: list[str], **who: Any) -> subprocess.Popen[bytes]:
+        with self._log.open("ab") as log:
+            return subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stderr=log, start_new_session=True, **who
+            )
 
     def clean_up(self) -> None:
         for controller in self._controllers:
@@ -80,6 +102,7 @@ class SlurmLauncher(LauncherProcess):
         for started in self._processes:
             started.kill()
             started.wait()
+        self.kill_helper()
         shutil.rmtree(self.state)
         shutil.rmtree(self.jobs)
 
@@ -318,7 +341,10 @@ def test_a_submission_that_was_given_up_never_starts_if_it_arrives_late(slurm, t
         pass  # what is said of the job before
     late = f"{JOURNAL}.{asked.id}.1"
     script = f"touch {slurm.jobs}/runs"
-    slurm.cluster.ask("sbatch", f"--comment={late}", "-o", "/dev/null", "--wrap", script)
+    slurm.cluster.ask(
+        *("sbatch", f"--comment={late}", f"--job-name=drfd-{asked.id}", "-o", "/dev/null"),
+        *("--wrap", script),
+    )
     until(
         "its end",
         lambda: comments(slurm.cluster, (asked.id, 1)) == ["CANCELLED"],

@@ -231,7 +231,7 @@ def upgrade(installed: Installed) -> None:
     said = run(BIN / "drfd", "install").stdout
     assert [line for line in said.splitlines() if "restart" in line] == [
         "run systemctl restart drfd-launcher.service",
-        "run systemctl try-restart drfd-slurm-launcher.service",
+        "run systemctl try-restart drfd-slurm-root.service drfd-slurm-launcher.service",
         "run systemctl restart drfd.service",
     ]
     after = {name: main_pid(name) for name in before}

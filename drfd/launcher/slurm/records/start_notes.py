@@ -30,16 +30,9 @@ _END = re.compile(r"([A-Z_]+):([0-9]{1,3}:[0-9]{1,3})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class StartNotes:
-    """The notes in one directory, which belongs to Slurm's user."""
+    """The notes in one directory, which belongs to Slurm's user and this launcher's group."""
 
     directory: Path
-
-    def prepare(self, uid: int) -> None:
-        """Make the directory for Slurm's user. Raises OSError."""
-        self.directory.mkdir(mode=0o755, exist_ok=True)
-        if os.getuid() == 0:
-            with self._opened() as fd:
-                os.fchown(fd, uid, -1)
 
     def first_start(self, name: Name) -> int | None:
         """Return the id of the job of Slurm's with which the attempt started; None if it was not

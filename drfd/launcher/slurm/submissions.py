@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,20 +17,19 @@ from functools import partial
 from drfd.common.failpoints import reach
 from drfd.common.units import is_number
 from drfd.launcher.attempt_files import Key, Record
-from drfd.launcher.protocol import Assignment
+from drfd.launcher.protocol import LAUNCH, Assignment, encode, message_of
 from drfd.launcher.runner.shortage import JOB, MACHINE, Shortage, failure
 from drfd.launcher.slurm import mapping
 from drfd.launcher.slurm.commands import Answer, Commands
 from drfd.launcher.slurm.list_times import ListTimes
-from drfd.launcher.slurm.submitting.preparation import Prepared, prepare
+from drfd.launcher.slurm_root.requests import SUBMIT
+from drfd.linux.sealed import seal
 
 #: How many lists must lack a name before it is submitted after an unknown outcome, and the pause
 #: between them: what sbatch has sent may still be on its way.
 _LOOKS, _LOOK_PAUSE_S = 2, 2.0
-#: Submissions that run at a time, of all users and of each: one may stop its own.
-_AT_ONCE, _AT_ONCE_OF_USER = 8, 4
-#: Number of paths of a submission.
-_PATHS = 2
+#: Submissions that run at a time.
+_AT_ONCE = 8
 
 
 @dataclass(slots=True)
@@ -49,10 +47,6 @@ class _Submission:
     #: What is to be recorded if the lists lack its name: sbatch has failed.
     failed: Record | None = None
 
-    @property
-    def uid(self) -> int:
-        return self.assignment.order.uid
-
 
 @dataclass
 class Submissions:
@@ -60,8 +54,6 @@ class Submissions:
 
     commands: Commands
     times: ListTimes
-    #: Slurm's partition, or None for its default.
-    partition: str | None
     #: Gets an attempt that Slurm has taken, and the id of its job.
     on_submitted: Callable[[Key, int], None]
     #: Gets an attempt of which nothing was submitted, and why.
@@ -94,34 +86,34 @@ class Submissions:
     def begin(self, fault: str | None) -> None:
         """Run sbatch for those whose names no list has shown. With a fault of Slurm's none is given
         to it."""
-        running = Counter(each.uid for each in self._all.values() if each.runs)
+        running = sum(each.runs for each in self._all.values())
         for key, each in list(self._all.items()):
-            if running.total() >= _AT_ONCE:
+            if running >= _AT_ONCE:
                 return
-            if each.runs or each.looks > 0 or running[each.uid] >= _AT_ONCE_OF_USER:
+            if each.runs or each.looks > 0:
                 continue
             if fault is not None:
                 self.end(key)
                 self.on_failed(key, failure(fault, Shortage(JOB, "slurm")))
                 continue
             each.runs = True
-            running[each.uid] += 1
+            running += 1
             reach("slurm.before-submission")
             try:
-                self._prepare(key, each.assignment)
+                self._submit(key, each.assignment)
             except OSError as error:
                 short = Shortage(MACHINE, "processes")
                 self._look_again(each, f"sbatch cannot be run: {error.strerror}", short)
 
-    def _prepare(self, key: Key, assignment: Assignment) -> None:
-        """Have a process prepare a submission, and then submit it. Raises OSError."""
-        prepared = Prepared.new()
-        work, then = partial(prepare, assignment, prepared), partial(self._submit, key, prepared)
+    def _submit(self, key: Key, assignment: Assignment) -> None:
+        """Have the helper submit an attempt. Raises OSError."""
+        order_fd = seal(encode(message_of(LAUNCH, assignment.order)))
         try:
-            self.commands.do(work, then, assignment.payload_fd, *prepared.fds)
-        except OSError:
-            prepared.close()
-            raise
+            self.commands.run(
+                SUBMIT, partial(self._submitted, key), fds=(order_fd, assignment.payload_fd)
+            )
+        finally:
+            os.close(order_fd)
 
     def lacks(self, key: Key, number: int) -> Record | None:
         """The list with this number lacks the name of an attempt that is here. Return why it was
@@ -138,35 +130,13 @@ class Submissions:
             self.end(key)
         return each.failed
 
-    def _submit(self, key: Key, prepared: Prepared, answer: Answer) -> None:
-        """Run sbatch with what the process has prepared."""
-        order = self._all[key].assignment.order
-        try:
-            paths = answer.output.split("\0")
-            if len(paths) != _PATHS + 1:
-                # Nothing was submitted, so there is nothing to look for.
-                self.end(key)
-                self.on_failed(key, _why(answer.complaint))
-                return
-            gid = int(os.pread(prepared.gid_fd, 16, 0))
-            words = mapping.submit_words(
-                order,
-                partition=self.partition,
-                gid=gid if os.getuid() == 0 else None,
-                env_fd=prepared.env_fd,
-            )
-            self.commands.run(
-                words,
-                partial(self._submitted, key),
-                stdin=prepared.script_fd,
-                fds=(prepared.env_fd,),
-                env=mapping.submit_env(*paths[:-1]),
-            )
-        finally:
-            prepared.close()
-
     def _submitted(self, key: Key, answer: Answer) -> None:
         reach("slurm.after-submission")
+        if not answer.was_run:
+            # There is nothing to look for.
+            self.end(key)
+            self.on_failed(key, _why(answer))
+            return
         number = answer.output.strip().split(";")[0]
         if answer.is_good and is_number(number):
             self.on_submitted(key, int(number))
@@ -188,10 +158,11 @@ class Submissions:
         self.times.schedule(_LOOK_PAUSE_S, 2 * _LOOK_PAUSE_S)
 
 
-def _why(complaint: str) -> Record:
-    """Return the `launch_failed` record that the process has left, if it has left a whole one."""
+def _why(answer: Answer) -> Record:
+    """Return the `launch_failed` record of a submission that the helper has not begun."""
     try:
-        record: Record = json.loads(complaint)
+        record: Record = json.loads(answer.complaint)
     except ValueError:
-        return failure("its submission could not be prepared", None)
+        # What prepares it was killed, or took too long.
+        return failure("its submission could not be prepared", Shortage(JOB, "slurm"))
     return record

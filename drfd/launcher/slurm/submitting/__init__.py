@@ -1,1 +1,0 @@
-"""From the order to a job in Slurm's queue."""

@@ -1,0 +1,4 @@
+from drfd.launcher.slurm_root.main import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""The program that prepares a submission: it reads what the job's user has written. It is `nobody`,
+runs for one submission, and has no copy of the helper's memory. What it leaves in files in memory
+is handed to sbatch: the script, the environment, the paths. sbatch is root's, so that Slurm can
+refuse all submissions but drfd's, and gets the user's variables as data only. The node opens the
+output files, as the user.
+
+    python -m drfd.launcher.slurm_root.preparation PAYLOAD_FD ENV_FD SCRIPT_FD <ORDER
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+
+from drfd.launcher.accounts import Denied, account, give_up_rights, groups_of
+from drfd.launcher.protocol import LaunchOrder, decode, read_order
+from drfd.launcher.runner import identity
+from drfd.launcher.runner.failures import of_error, unreadable
+from drfd.linux.sealed import read_sealed
+from drfd.payload import scripts, unpack
+from drfd.payload.environment import DEVICE_LISTS
+from drfd.payload.unpack import LaunchPayload
+
+#: Descriptor of a submitted script, in the job.
+_SCRIPT_FD = 9
+
+
+def main(arguments: Sequence[str]) -> None:
+    own = os.getuid(), os.getgid()
+    give_up_rights()
+    payload_fd, env_fd, script_fd = map(int, arguments)
+    try:
+        _, order = read_order(decode(bytes(read_sealed(0))))
+        assert isinstance(order, LaunchOrder)
+        user = account(order.uid, order.user, own)
+        gid = identity.gid_of(user, groups_of(user, [order.gid]), order.gid)
+        payload = _read(payload_fd)
+        if payload.attach is not None:
+            raise Denied("`drf run` and its terminal are on this machine, and its node is not")
+        env = without_slurms(identity.environment(user, order, payload))
+        if any(count for _, count in order.gres):
+            # Slurm chooses them on the node, and names them there.
+            for name in DEVICE_LISTS:
+                env.pop(name, None)
+        _write(env_fd, "".join(f"{name}={text}\0" for name, text in env.items()))
+        _write(script_fd, script_of(payload))
+        stdout, stderr = (
+            order.output_path(each, payload.cwd) for each in (payload.stdout, payload.stderr)
+        )
+        _write(1, f"{gid}\0{stdout}\0{stderr}\0")
+    except Exception as error:
+        _write(2, json.dumps(of_error(error)))
+        sys.exit(1)
+
+
+def script_of(payload: LaunchPayload) -> str:
+    """Return the shell script that Slurm keeps a copy of and runs on the node.
+
+    Its first line after the interpreter's is no comment, so sbatch reads no options in it."""
+    directory = shlex.quote(payload.cwd)
+    lines = ["#!/bin/sh", f"umask {payload.umask:o}", f"cd -- {directory} || exit 125"]
+    argv = payload.argv
+    if not argv or not argv[0]:
+        raise Denied(unreadable("it names no program"))
+    path = argv[0]
+    if payload.script is not None:
+        path, argv = scripts.command(payload.script, payload.interpreter, argv, _SCRIPT_FD)
+        text = b64encode(payload.script.encode(errors="surrogateescape")).decode()
+        lines += [
+            'drfd_script=$(mktemp "${TMPDIR:-/tmp}/drfd.XXXXXX") || exit 125',
+            "base64 -d > \"$drfd_script\" <<'end' || exit 125",
+            *(text[at : at + 76] for at in range(0, len(text), 76)),
+            "end",
+            'chmod 700 "$drfd_script"',
+            f'exec {_SCRIPT_FD}< "$drfd_script"',
+            'rm "$drfd_script"',
+            "unset drfd_script",
+        ]
+    # The interpreter of a script gets its own name for argv[0], which sh cannot set.
+    lines.append("exec " + " ".join(map(shlex.quote, [path, *argv[1:]])))
+    return "\n".join([*lines, ""])
+
+
+def without_slurms(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables without those that Slurm's commands would take for options."""
+    return {name: text for name, text in env.items() if not name.startswith(("SBATCH_", "SLURM_"))}
+
+
+def _write(fd: int, text: str) -> None:
+    """Write a text at the beginning of a file. It does not move the shared offset, at which sbatch
+    begins to read."""
+    left, done = memoryview(text.encode(errors="surrogateescape")), 0
+    while done < len(left):
+        done += os.pwrite(fd, left[done:], done)
+
+
+def _read(fd: int) -> LaunchPayload:
+    try:
+        return unpack.decode(bytes(read_sealed(fd)))
+    except ValueError as error:
+        raise Denied(unreadable(error)) from None
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

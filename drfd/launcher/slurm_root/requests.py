@@ -1,0 +1,50 @@
+"""What the launcher of Slurm's nodes asks of the helper.
+
+A request is one message (SOCK_SEQPACKET) with all fields of `Request`. Two descriptors come with
+SUBMIT, of sealed files: the order, as the controller's message, and its payload. Each request has
+one answer: `number`, `code` (the command's exit code, or null without one), `was_run`, and
+descriptors of the output and the error output. If `was_run` is false, nothing was submitted, and
+the error output is a `launch_failed` record.
+
+First the helper says what the configuration says of the controller and its users, and sends the
+listening socket for the controller and the one for datagrams of Slurm's scripts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from drfd.launcher.protocol import Must, Number
+
+#: In the directory of both: the helper's socket, the launcher's own directory, and that in which
+#: Slurm's event script notes starts.
+SOCKET_NAME, OWN_NAME, STARTS_NAME = "root.sock", "own", "started"
+#: Largest number of requests that have no answer yet.
+MOST_AT_ONCE = 32
+
+#: List all jobs; list the nodes, what is allocated there and the configuration, each before a NUL;
+#: have all nodes register with slurmctld; submit an attempt.
+JOBS, NODES, REGISTER, SUBMIT = "jobs", "nodes", "register", "submit"
+#: About one of Slurm's jobs. END cancels it; KILL sends SIGKILL to its steps; SIGNAL sends `signal`
+#: to all of its processes.
+END, KILL, SIGNAL, SUSPEND, RESUME = "end", "kill", "signal", "suspend", "resume"
+VERBS = (JOBS, NODES, REGISTER, SUBMIT, END, KILL, SIGNAL, SUSPEND, RESUME)
+
+#: Fields of each job, each node and each allocation. What may hold anything comes last.
+JOB_FIELDS = (
+    *("JobID", "UserID", "State", "exit_code", "StartTime", "EndTime", "NodeList"),
+    "Comment",
+)
+NODE_FIELDS = ("%N", "%T", "%c", "%m", "%X", "%Y", "%E")
+ALLOCATED_FIELDS = ("tres-alloc", "NodeList", "Comment")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    number: Number
+    do: Annotated[str, Must(VERBS.__contains__, "is no verb")]
+    #: drfd's id of the job, which its name in Slurm holds, and Slurm's id.
+    job: Number = 0
+    slurm_id: Number = 0
+    signal: Annotated[int, Must(range(65).__contains__, "is no signal")] = 0
