@@ -372,6 +372,9 @@ class Launcher:
             # A launch is checked only for whether jobs of its own user may run.
             notice = _NOT_ITS_USERS
         elif not known.is_notice:
+            # What still waits for its turn was meant for the job.
+            self._signalling.drop(key)
+            self._freezing.forget(key)
             self._endings.add(key, remove=True, relaunch=assignment)
             return
         assignment.close()

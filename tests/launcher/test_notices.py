@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from drfd.launcher.protocol import ExecOrder, message_of
+from drfd.launcher.protocol import ExecOrder, SignalOrder, message_of
 from drfd.launcher.system import process
 from launcher.rig import UNTIL_GO, Asked, Controller, go, order, pid_in, shell, state_of, until
 
@@ -116,6 +116,38 @@ def test_nobody_but_the_job_s_user_is_told(controller, work):
     order = shell("echo x > told", cwd=work, uid=os.getuid() + 1)
     assert notify(controller, order) == "not told: it is not for the job's own user"
     assert not (work / "told").exists()
+
+
+def test_signals_that_still_wait_for_their_turn_at_the_end_of_the_job_are_not_for_it(
+    make_launcher, work
+):
+    """One that was sent as the job ended killed the command."""
+    slow = "import drfd.launcher.signalling as s; s._SLOW_S, s._PAUSES = 0.0, 300"
+    controller = make_launcher().serve(prelude=slow)
+    loop = "while [ ! -e {} ]; do sleep 0.02; done"
+    other = f"trap 'echo x >> got' USR1; echo > ready; {loop.format('go')}"
+    controller.launch(shell(other, cwd=work, id=2))
+    controller.take("launched", id=2)
+    until("the other job", (work / "ready").exists)
+    run(controller, work)
+
+    def signal_to(key: int, count: int) -> None:
+        asked = SignalOrder(id=key, attempt=1, count=count, signals=(signal.SIGUSR1,))
+        controller.send(message_of("signal", asked))
+
+    with controller.at_once():
+        # The first one takes long, and its user's next one waits.
+        signal_to(2, 1)
+        signal_to(1, 1)
+        controller.notify(shell(f"echo > begun; {loop.format('stop')}", cwd=work))
+    until("the command", (work / "begun").exists)
+    until("the signal before", (work / "got").exists)
+    signal_to(2, 2)
+    until("the signal after it", lambda: (work / "got").read_text() == "x\nx\n")
+    (work / "stop").touch()
+    assert controller.take("removed", id=1)["notice"] == "told"
+    (work / "go").touch()
+    controller.take("exited", id=2)
 
 
 def test_one_that_takes_too_long_is_stopped(make_launcher, work):
