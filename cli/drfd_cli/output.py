@@ -247,15 +247,15 @@ def wrapped(text: str, columns: int) -> list[str]:
     return lines
 
 
-def show_demand(demand: ResourcesView) -> list[str]:
-    """Return cores, memory and I/O as three cells."""
-    return [show_cores_of(demand), show_size(demand["memory"]), show_io(demand)]
+def number(amount: float) -> str:
+    """Return a number with at most two decimals."""
+    return f"{amount:.2f}".rstrip("0").rstrip(".")
 
 
-def show_cores_of(demand: ResourcesView) -> str:
+def show_cores_of(demand: ResourcesView, show: Callable[[float], str] = number) -> str:
     """Return cores as "4", or as "2..8" if they are a range."""
     most = demand.get("cores_max")
-    return show_range(f"{demand['cores']:g}", None if most is None else f"{most:g}")
+    return show_range(show(demand["cores"]), None if most is None else show(most))
 
 
 def show_io(rates: ResourcesView | RatesView) -> str:

@@ -476,7 +476,7 @@ def test_doctor_says_what_is_enforced_and_how_to_mend_the_rest(drf, daemon):
 
 
 def test_doctor_and_shares_show_what_is_left_to_processes_outside_and_limits_by_hour(drf, daemon):
-    load = {"cores": 1.5, "memory": 6 << 30, "kept": {"cores": 0.0, "memory": 2 << 30}}
+    load = {"cores": 1.4996, "memory": 6 << 30, "kept": {"cores": 0.0, "memory": 2 << 30}}
     line = "limit of lab: 2 cores until 18:00, then no limit"
     hours = [{"path": "root.lab", "limit": {"cores": 2.0}, "until": 9e9, "next": {}, "text": line}]
     more = {"external": load, "limit_hours": hours}

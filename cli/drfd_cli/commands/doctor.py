@@ -135,6 +135,6 @@ def _stray(stray: StrayView) -> str:
 
 def _amount(use: CoresAndMemory) -> str:
     """Return the words for cores and memory; zero amounts are left out."""
-    parts = [f"{use['cores']:g} cores"] * bool(use["cores"])
+    parts = [f"{output.number(use['cores'])} cores"] * bool(use["cores"])
     parts += [f"{show_size(use['memory'])} of memory"] * bool(use["memory"])
     return " and ".join(parts)

@@ -11,7 +11,7 @@ from drfd.common.units import show_share_hours, show_size
 from drfd_cli import output
 from drfd_cli.options import colour_option, connect, prints_result
 from drfd_cli.output import Column, Result
-from drfd_cli.tables.columns import at, by_key, column, counts, field, number, percent, picked
+from drfd_cli.tables.columns import at, by_key, column, counts, field, percent, picked
 from drfd_cli.tables.layout import print_items, right
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def debt_words(node: NodeView) -> str:
     """Return the dominant-share-hours that reservations have kept idle, and those allowed."""
     debt = node.get("debt")
     if debt is None:
-        return ""
+        return "-"
     return f"{show_share_hours(debt['owed_hours'])}/{show_share_hours(debt['allowed_hours'])} h"
 
 
@@ -97,7 +97,10 @@ def _print_table(reply: SharesReply) -> None:
     external = reply.get("external")
     below: list[dict[str, object]] = []
     if external is not None:
-        cores, memory = f"{external['kept']['cores']:g}", show_size(external["kept"]["memory"])
+        cores, memory = (
+            output.number(external["kept"]["cores"]),
+            show_size(external["kept"]["memory"]),
+        )
         below.append({title: "outside", "CORES": cores, "MEM": memory, "IO R/W": "-"})
     for name, amount in (("free", reply["free"]), ("capacity", reply["capacity"])):
         counts = {each: amount.get("gres", {}).get(each, 0) for each in names}
@@ -108,7 +111,8 @@ def _print_table(reply: SharesReply) -> None:
 
 
 def _amounts(amount: ResourcesView) -> dict[str, object]:
-    return dict(zip(("CORES", "MEM", "IO R/W"), output.show_demand(amount), strict=True))
+    cores, memory = output.show_cores_of(amount), show_size(amount["memory"])
+    return {"CORES": cores, "MEM": memory, "IO R/W": output.show_io(amount)}
 
 
 # -- drf nodes ---------------------------------------------------------------------------------
@@ -138,14 +142,14 @@ NODES = by_key(
     field("engine"),
     field("state", is_fixed=True),
     field("since", show=output.show_when),
-    right("CORES", lambda node: _of(node, lambda amounts: f"{amounts['cores']:g}"), "cores",
+    right("CORES", lambda node: _of(node, lambda amounts: output.number(amounts["cores"])), "cores",
           at("cores", "capacity"), is_fixed=True),
-    field("cores_allocated", show=number, name="cores", of="allocated", is_right=True),
+    field("cores_allocated", show=output.number, name="cores", of="allocated", is_right=True),
     right("MEM", lambda node: _of(node, lambda amounts: show_size(amounts["memory"])), "memory",
           at("memory", "capacity"), is_fixed=True),
     field("memory_allocated", show=show_size, name="memory", of="allocated", is_right=True),
     field("running", "JOBS", is_right=True),
-    column("cores_outside", "CORES OUTSIDE", lambda node: _outside(node)["cores"], number,
+    column("cores_outside", "CORES OUTSIDE", lambda node: _outside(node)["cores"], output.number,
            is_right=True),
     column("memory_outside", "MEM OUTSIDE", lambda node: _outside(node)["memory"], show_size,
            is_right=True),
@@ -184,5 +188,5 @@ def _show_nodes(reply: NodesReply) -> None:
             output.tell(f"{node['name'] or 'this machine'} is {node['state']}: {why}")
         if "outside" in node:
             outside = node["outside"]
-            has = f"{outside['cores']:g} cores and {show_size(outside['memory'])}"
+            has = f"{output.number(outside['cores'])} cores and {show_size(outside['memory'])}"
             output.tell(f"{output.clean(node['name'])}: jobs submitted past drfd have {has}")

@@ -178,7 +178,7 @@ def _conditions(shown: ConditionsView) -> Iterator[Line]:
 
 
 def _demand(demand: ResourcesView) -> str:
-    cores, memory, io = output.show_demand(demand)
+    cores, memory = output.show_cores_of(demand, "{:g}".format), show_size(demand["memory"])
     unit = "core" if cores == "1" else "cores"
     gres = f", {output.show_gres_demand(demand)}" if demand["gres"] else ""
     # With several disks, the rates of each that has any.
@@ -187,7 +187,7 @@ def _demand(demand: ResourcesView) -> str:
         for name, rates in demand.get("disks", {}).items()
         if rates["read"] or rates["write"]
     )
-    return f"{cores} {unit}, {memory} memory, io {disks or io}{gres}"
+    return f"{cores} {unit}, {memory} memory, io {disks or output.show_io(demand)}{gres}"
 
 
 def _given(job: ExplainedJobView) -> Iterator[Line]:

@@ -16,7 +16,7 @@ import click
 
 from drfd.common.units import show_duration, show_size
 from drfd_cli import output
-from drfd_cli.output import Column, Columns, size_or_dash
+from drfd_cli.output import Column, Columns, number, size_or_dash
 from drfd_cli.tables.layout import Painted
 
 if TYPE_CHECKING:
@@ -28,11 +28,6 @@ AMOUNTS = ("cores", "memory", "read", "write")
 _NAME, _LEAST_NAME = 24, 12
 #: Columns of a screen on which there is room for whole dates.
 _WIDE = 110
-
-
-def number(amount: float) -> str:
-    """Return a number with at most two decimals."""
-    return f"{amount:.2f}".rstrip("0").rstrip(".") if amount % 1 else f"{amount:.0f}"
 
 
 def percent(share: float) -> str:
@@ -255,7 +250,7 @@ PAST_JOBS: Columns = {
         Column("IO R/W", lambda job: (
             f"{size_or_dash(used(job)['read_bytes'])}/{size_or_dash(used(job)['written_bytes'])}"
         ), "io_used", is_right=True, rank=4),
-        Column("CAUSE", lambda job: "" if job["outcome"] is None else job["outcome"]["text"],
+        Column("CAUSE", lambda job: "-" if job["outcome"] is None else job["outcome"]["text"],
                "cause", is_sentence=True, rank=5),
     ),
 }  # fmt: skip

@@ -653,7 +653,7 @@ def running_table(
     bar_columns = 8 if is_wide else 4
     # Such as "0.07/0.125"; the narrowest screens have no room for it.
     longest = max(
-        (len(show_cores_of(each["demand"])) for each in rows), default=0
+        (len(show_cores_of(each["demand"], "{:g}".format)) for each in rows), default=0
     )  # fmt: skip
     cores = min(14 if is_wide else 10, max(8, 5 + longest)) if columns >= _WITH_DIGITS else 8
     nobody = LeafMark(theme["plain"], " ")
