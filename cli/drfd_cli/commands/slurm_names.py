@@ -198,20 +198,18 @@ def drf_path() -> str:
 
 def _for_run(made: Translation) -> tuple[list[str], list[str]]:
     """Return the options that `drf run` has, and the rest in words."""
-    known = options_of("run")
+    known, every = options_of("run"), options_of("submit")
     chosen: list[str] = []
     left: list[str] = []
     words = iter(made.words)
     for word in words:
-        if word == "-w":
+        option = every.get(word)
+        value = [] if option is None or option.kind == "flag" else [next(words)]
+        if word in known:
+            chosen += [word, *value]
+        elif word != "-w":
             # `--wait` of srun is another option, and named by itself.
-            continue
-        if word in ("--hold", "--dry-run", "--append"):
-            left.append(word)
-        elif word in known:
-            chosen += [word, next(words)]
-        else:
-            left.append(f"{word} {next(words)}")
+            left.append(" ".join([word, *value]))
     return chosen, left
 
 
