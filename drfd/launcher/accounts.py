@@ -168,12 +168,17 @@ def main(words: Sequence[str]) -> None:
         sys.stdout.write(json.dumps(answer_to(json.load(sys.stdin), own)))
         return
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    is_asked = False
     with socket.socket(fileno=int(words[0])) as questions:
         while _has_more(questions):
             try:
                 _fork_answerer(questions, own)
+                is_asked = False
             except OSError as error:
-                _refuse(questions, error)
+                if is_asked:
+                    _refuse(questions, error)
+                # Tried again when a question has come.
+                is_asked = not is_asked and bool(questions.recv(1, socket.MSG_PEEK))
 
 
 def _has_more(questions: socket.socket) -> bool:

@@ -176,8 +176,10 @@ def test_one_that_is_stopped_before_it_has_begun_holds_nothing_up(make_launcher,
 
     def child() -> int | None:
         """The notifier's."""
-        pids = process.children(launcher.process.pid)
-        return next((each for pid in pids for each in process.children(pid)), None)
+        attempt = launcher.files.read()
+        if attempt.runner is None or not attempt.is_notice:
+            return None
+        return next(iter(process.children(attempt.runner["pid"])), None)
 
     until("the break of the lease", lambda: fcntl.fcntl(lease, fcntl.F_GETLEASE) != fcntl.F_WRLCK)
     pid = until("the command's process", child)
