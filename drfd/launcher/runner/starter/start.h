@@ -215,9 +215,10 @@ _Noreturn static void give_up(const struct plan *plan, long pid)
 	fail("hung", 0, decimal(plan->start_ms / 1000, seconds + sizeof seconds));
 }
 
-/* Begin the command that notifies the owner of the start, in the job's cgroup; it ends with the job.
- * Nobody reads its reports, and if it cannot be had the job runs without it. */
-static void tell_start(const struct plan *plan, int payload)
+/* Fork the command that notifies the owner of the start, into the job's cgroup; it ends with the job. Returns
+ * the pipe through which it is let go. Nobody reads its reports, and if it cannot be had the job runs without
+ * it. */
+static long fork_notice(const struct plan *plan, int payload)
 {
 	struct plan notice = *plan;
 	char *state[] = {"DRF_STATE=RUNNING", NULL};
@@ -228,12 +229,12 @@ static void tell_start(const struct plan *plan, int payload)
 	notice.own = add_missing(state, plan->own);
 	if (null2 < 0 || call(pipe2, go, O_CLOEXEC) < 0) {
 		call(close, null), call(close, null2);
-		return;
+		return -1;
 	}
-	call(write, go[1], "+", 1);
 	if (fork_job(plan, &is_outside) == 0)
 		become_job(&notice, (int)null, (int)null2, go[0], payload, is_outside);
-	call(close, go[0]), call(close, go[1]), call(close, null), call(close, null2);
+	call(close, go[0]), call(close, null), call(close, null2);
+	return go[1];
 }
 
 /* A process that has been forked and whose program has not begun: the parent's ends of its pipes, and what
@@ -339,6 +340,7 @@ _Noreturn static void run_attempt(const struct plan *plan, int launched_fd, int 
 {
 	struct start start;
 	char said;
+	long notice_go = -1;
 
 	set_limits(plan);
 	start = fork_attempt(plan, payload);
@@ -346,10 +348,10 @@ _Noreturn static void run_attempt(const struct plan *plan, int launched_fd, int 
 	if (said != '+')
 		fail_start(&start, said);
 	release(&start);
-	/* The user decides how long the exec takes. Only the command that tells of the start is begun after
-	 * it, with rights. */
-	if (!plan->tells_start)
-		drop_rest(plan), start.wait.has_dropped = 1;
+	if (plan->tells_start)
+		notice_go = fork_notice(plan, payload);
+	/* The user decides how long the exec takes. */
+	drop_rest(plan);
 	reach("runner.before-exec");
 	said = await_exec(&start, launched_fd);
 	if (said != '\0')
@@ -357,8 +359,7 @@ _Noreturn static void run_attempt(const struct plan *plan, int launched_fd, int 
 	call(close, start.report), call(close, start.entry);
 	reach("runner.after-exec");
 	report_launched(plan, launched_fd);
-	if (plan->tells_start)
-		tell_start(plan, payload);
+	call(write, notice_go, "+", 1), call(close, notice_go);
 	call(close, payload), call(close, launched_fd);
 	await_end(&start.wait);
 }

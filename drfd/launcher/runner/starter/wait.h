@@ -16,8 +16,6 @@ struct wait {
 	int signals, oom, oom_control, pids_max, freezer, children;
 	/* How it has ended, whether the rest is killed, and whether because the time was over. */
 	int status, is_over, is_killing, is_stopped;
-	/* Whether it has given up its rights. */
-	int has_dropped;
 	/* Until when a kill for memory is looked for, and until when the process is waited for. */
 	unsigned long oom_until_ms, until_ms;
 	/* Used until now by processes that have been waited for. */
@@ -285,8 +283,6 @@ _Noreturn static void await_end(struct wait *wait)
 	int has_more;
 	char line[MOST_RECORD], *end;
 
-	if (!wait->has_dropped)
-		drop_rest(wait->plan);
 	for (;;) {
 		has_more = reap(wait);
 		if (wait->is_over || now_ms() >= wait->until_ms)
