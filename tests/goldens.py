@@ -192,18 +192,22 @@ ENDED = {
     "over_limit": False, "cpu_s": 0.25, "peak_bytes": 8192, "read_bytes": 0, "written_bytes": 512,
     "counted": COUNTED,
 }  # fmt: skip
-_COUNTED = ("oom_killed", "over_limit", "counted")
-ENDED_BY_RUNNER = {name: value for name, value in ENDED.items() if name not in _COUNTED}
+_JUDGED = ("oom_killed", "over_limit", "counted")
+ENDED_BY_RUNNER = {name: ENDED[name] for name in ENDED if name not in _JUDGED}
+ENDED_BY_RUNNER["counters"] = COUNTED
 #: Job → the records of its attempt, besides `created`.
 FATES: dict[int, dict[str, Message]] = {
     1: {},
     2: {"runner": RUNNER},
     3: {"runner": RUNNER, "launched": RUNNING},
     4: {"runner": RUNNER, "launch_failed": {"by_root": 0, "report": b"program\0002\0x".hex()}},
-    5: {"runner": RUNNER, "launched": RUNNING, "exited": ENDED},
+    5: {"runner": RUNNER, "launched": RUNNING, "exited": ENDED_BY_RUNNER},
     6: {
         "runner": RUNNER, "launched": RUNNING,
-        "exited": {**ENDED, "exit_code": None, "signal": 9, "oom_killed": True, "over_limit": True},
+        "exited": {
+            **ENDED_BY_RUNNER, "exit_code": None, "signal": 9,
+            "counters": {**COUNTED, "own_ooms": 1, "oom_kills": 1},
+        },
     },
     7: {"runner": RUNNER, "launched": RUNNING},
     8: {"submitted": {"slurm_id": 77, "at_s": 6.0}, "launched": RUNNING, "exited": ENDED},
@@ -512,14 +516,7 @@ def _write_attempts(place: Path) -> None:
     for job_id, records in FATES.items():
         fd = attempt_files.create(directory, (job_id, 1), created_of(job_id))
         for kind, record in records.items():
-            # A part of the end, but the launcher writes it on a line of its own.
-            counted = {}
-            if kind == "exited" and job_id != AWAY:
-                counted = {name: record[name] for name in _COUNTED}
-                record = {name: record[name] for name in record if name not in counted}
             attempt_files.append(fd, kind, record)
-            if counted:
-                attempt_files.append(fd, "counted", counted)
         os.close(fd)
     attempt_files.note_signals(directory, (SIGNALLED, 1), 2)
     os.close(directory)

@@ -33,7 +33,7 @@ LAUNCHER = (
 RUNNER = (
     *("runner.before-child", "runner.before-launched-record", "runner.after-launched-record"),
     *("runner.before-exec", "runner.after-exec"),
-    *("runner.before-end-record", "runner.after-end-record"),
+    *("runner.before-end-record", "runner.after-end-record", "runner.amid-rmdir"),
 )
 #: What jobs of this machine pass through: a test (tests/torture) requires a scenario that reaches
 #: each.

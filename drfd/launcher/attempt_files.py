@@ -13,8 +13,7 @@ order:
     launched       the job's program is about to be released; from here on it is never launched
                    again
     launch_failed  its program could not be run, and why
-    exited         its first process is gone, and how
-    counted        what the kernel has counted until then; it becomes a part of `exited`
+    exited         its first process is gone, and how; and what the kernel has counted until then
 
 A line that cannot be read counts as not written: within one boot its writer got an error for it.
 After a power cut it may have been any record, so an attempt of another boot counts as one that has
@@ -111,7 +110,7 @@ class Attempt:
 
 _PIECE_BYTES = 1 << 16
 _KINDS = [
-    *("created", "runner", "submitted", "launched", "launch_failed", "exited", "counted"),
+    *("created", "runner", "submitted", "launched", "launch_failed", "exited"),
     "signalled",
 ]
 _decode = json.JSONDecoder().decode
@@ -233,9 +232,6 @@ def parse(data: bytes) -> Attempt | None:
         record = _read_line(line)
         if record is not None:
             records[record.pop("record")] = record
-    counted = records.pop("counted", {})
-    if "exited" in records:
-        records["exited"] |= counted
     return Attempt(**records) if "created" in records else None
 
 

@@ -24,7 +24,8 @@ from drfd.launcher import attempt_files, protocol
 from drfd.launcher.accounts import Accounts, Denied, DirectoryFailed, NotAsked
 from drfd.launcher.attempt_files import Attempt, JobsStopRecord, Key
 from drfd.launcher.confinement.bounds import LauncherBounds, ProcessBounds, read_launcher_bounds
-from drfd.launcher.confinement.interface import Confinement, LimitFailed
+from drfd.launcher.confinement.cgroup_files import read_counters
+from drfd.launcher.confinement.interface import Confinement, Ended, LimitFailed
 from drfd.launcher.confinement.processes import living_runner
 from drfd.launcher.gpu_meter.supervision import GpuMeter
 from drfd.launcher.port import Policy, Port
@@ -79,15 +80,15 @@ def reports_from(
     *,
     alive: bool,
     jobs_stop: JobsStopRecord | None,
-    oom: tuple[bool, bool],
+    ended: Ended,
     at_s: float,
     boot_id: str,
 ) -> list[tuple[str, Message]]:
     """Return (kind, facts) of each report that an attempt file gives rise to.
 
     `alive` tells whether the runner is alive, and `jobs_stop` when all jobs were last stopped from
-    outside. If the runner died early, `oom` tells whether the kernel killed for memory, and whether
-    because of the job's own limit. `boot_id` and `at_s` are the present boot and time."""
+    outside. `ended` is what the kernel has counted of an attempt whose runner is gone. `boot_id`
+    and `at_s` are the present boot and time."""
     reports: list[tuple[str, Message]] = []
     created = attempt.created
     if attempt.launched is not None and attempt.launch_failed is None:
@@ -101,26 +102,26 @@ def reports_from(
     if attempt.launch_failed is not None:
         reports.append(("launch_failed", attempt.launch_failed))
     elif attempt.exited is not None and jobs_stop is not None and jobs_stop.affected(attempt):
-        end = _unknown_end((False, False), attempt.exited["at_s"])
+        end = _unknown_end(Ended(False, False, ended.counted), attempt.exited["at_s"])
         reports.append(("exited", end | _loss(attempt, jobs_stop, boot_id)))
     elif attempt.exited is not None and not alive:
-        reports.append(("exited", attempt.exited))
+        end = {name: fact for name, fact in attempt.exited.items() if name != "counters"}
+        reports.append(("exited", end | ended._asdict()))
     elif not alive and (attempt.may_have_run or created["boot_id"] != boot_id):
-        reports.append(("exited", _unknown_end(oom, at_s) | _loss(attempt, jobs_stop, boot_id)))
+        reports.append(("exited", _unknown_end(ended, at_s) | _loss(attempt, jobs_stop, boot_id)))
     elif not alive:
         # Its runner died before the program was released: this counts as never launched.
         reports.append(("missing", {}))
     return reports
 
 
-def _unknown_end(oom: tuple[bool, bool], at_s: float) -> Message:
+def _unknown_end(ended: Ended, at_s: float) -> Message:
     return {
         "at_s": at_s,
         "mono_s": None,
         "exit_code": None,
         "signal": None,
-        "oom_killed": oom[0],
-        "over_limit": oom[1],
+        **ended._asdict(),
     }
 
 
@@ -290,7 +291,7 @@ class Launcher:
             return
         self._spaces.adopt(key, attempt.created.get("space"))
         self._sweeps.begun(key, attempt.created["uid"])
-        if key not in self._runners and self._needs_no_cgroup(self._counted(key, attempt)):
+        if key not in self._runners and attempt.exited is not None:
             self._remove_cgroup(key)
 
     # -- orders -----------------------------------------------------------------------------
@@ -618,40 +619,24 @@ class Launcher:
         attempt = attempt_files.read(self.attempts_fd, key)
         if attempt is None:
             return
-        attempt = self._counted(key, attempt)
-        if self._needs_no_cgroup(attempt):
+        if attempt.exited is not None:
             self._remove_cgroup(key)
         self._report(key, attempt, but=but)
 
-    def _counted(self, key: Key, attempt: Attempt) -> Attempt:
-        """Return an attempt whose runner is gone with the kernel's counters as a part of its end.
-        They are put on record before the cgroup, which has them, may be removed."""
-        if attempt.exited is None or "counted" in attempt.exited:
-            return attempt
-        oom_killed, over_limit = self.confinement.oom_kills(key)
-        counted = self.confinement.counted(key)
-        if attempt.exited["peak_bytes"]:
-            counted["largest_process_bytes"] = attempt.exited["peak_bytes"]
-        record = {"oom_killed": oom_killed, "over_limit": over_limit, "counted": counted}
-        with suppress(OSError):
-            # Without this record, the next launcher knows them as long as the cgroup is there.
-            attempt_files.add(self.attempts_fd, key, "counted", record)
-        return replace(attempt, exited=attempt.exited | record)
-
-    def _needs_no_cgroup(self, attempt: Attempt) -> bool:
-        """Return whether the file of this ended attempt tells all that its cgroup could tell."""
-        was_stopped = self.jobs_stop is not None and self.jobs_stop.affected(attempt)
-        return attempt.exited is not None and "counted" in attempt.exited and not was_stopped
-
     def _remove_cgroup(self, key: Key) -> None:
-        """Remove the cgroup of an attempt that has just ended, before the end is reported: the
-        controller then gives the job's resources to others when it records the end. A cgroup that
-        is in use is left until the controller orders the removal of the attempt."""
-        reach("end.before-rmdir")
+        """Remove what its runner has left of the cgroup of an attempt that has just ended, before
+        the end is reported: the controller then gives the job's resources to others when it records
+        the end. A cgroup that is in use is left until the controller orders the removal of the
+        attempt."""
         # Without cgroups a removal does not show that no process is left.
-        has_cgroup = self.confinement.kind != "none"
+        if self.confinement.kind == "none" or self._endings.removes(key):
+            return
+        if self.confinement.are_removed(key):
+            self._without_cgroup.add(key)
+            return
+        reach("end.before-rmdir")
         with suppress(OSError):
-            if has_cgroup and not self._endings.removes(key) and self.confinement.remove(key):
+            if self.confinement.remove(key):
                 self._without_cgroup.add(key)
         reach("end.after-rmdir")
 
@@ -679,18 +664,15 @@ class Launcher:
             if not alive and self.port.is_connected:
                 self._endings.add(key, remove=True)
             return
-        if not alive:
-            attempt = self._counted(key, attempt)
         if attempt.launch_failed is not None:
             failed = self._failure(key, attempt.launch_failed, attempt.created)
             attempt = replace(attempt, launch_failed=failed)
-        is_lost = not alive and attempt.exited is None
-        oom = self.confinement.oom_kills(key) if is_lost else (False, False)
+        ended = Ended(False, False, {}) if alive else self._ended(key, attempt)
         reports = reports_from(
             attempt,
             alive=alive,
             jobs_stop=self.jobs_stop,
-            oom=oom,
+            ended=ended,
             at_s=time.time(),
             boot_id=self._boot_id,
         )
@@ -700,11 +682,22 @@ class Launcher:
                 continue
             if kind == "missing" and self._has_lost_too_many_runners(key):
                 kind, facts = "launch_failed", failure(_RUNNERS_LOST, _LAUNCHER_SHORT)
-            if kind == "exited" and "counted" not in facts:  # The runner was killed.
-                facts = {"counted": self.confinement.counted(key), **facts}
             if kind == "exited" and key in self._without_cgroup:
                 facts = {**facts, "gone": True}
             self._tell(kind, key, of=owner, **facts)
+
+    def _ended(self, key: Key, attempt: Attempt) -> Ended:
+        """Return what the kernel has counted of an attempt whose runner is gone. It is on record
+        unless the runner was killed."""
+        if attempt.exited is None:
+            return self._look(key)
+        ended = self.confinement.judge(attempt.exited["counters"])
+        if largest := attempt.exited["peak_bytes"]:
+            ended = ended._replace(counted={**ended.counted, "largest_process_bytes": largest})
+        return ended
+
+    def _look(self, key: Key) -> Ended:
+        return self.confinement.judge(read_counters(self.confinement.counters(key)))
 
     def _failure(
         self, key: Key, failed: attempt_files.Record, created: attempt_files.Record
@@ -712,7 +705,7 @@ class Launcher:
         """Return a failure in words. A shortage of memory is a final one if the job has hit its own
         limit, because it would hit it again."""
         found = failure_of(failed, created)
-        if found.get("resource") == MEMORY and self.confinement.counted(key).get("limit_hits"):
+        if found.get("resource") == MEMORY and self._look(key).counted.get("limit_hits"):
             return failure(found["text"], None)
         return found
 

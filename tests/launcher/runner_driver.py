@@ -41,13 +41,6 @@ class Short(Unconfined):
         self._events = f"{directory}/events"
         self._proof = f"{directory}/killed"
 
-    def oom_kills(self, key: object) -> tuple[bool, bool]:
-        try:
-            with open(self._proof) as file:
-                return file.read() != "oom_kill 0\n", False
-        except FileNotFoundError:
-            return False, False
-
     def killing(self, key: object) -> Killing:
         return Killing(
             pids_max=f"{self._events}.pids.max",

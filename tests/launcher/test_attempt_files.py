@@ -18,6 +18,7 @@ from drfd.launcher.attempt_files import (
     Record,
     read_jobs_stop,
 )
+from drfd.launcher.confinement.interface import Ended
 from drfd.launcher.protocol import Message
 from drfd.launcher.server import CRASH, RUNNER_GONE, SHUTDOWN, STOPPED, reports_from
 from launcher.rig import python
@@ -156,10 +157,13 @@ RUNNER: Record = {"pid": 10, "start_ticks": 99}
 RUNNING: Record = {"pid": 11}
 FAILED: Record = {"text": "there is no command x"}
 ENDED: Record = {"at_s": 7.0, "mono_s": 8.0, "exit_code": 3, "signal": None, "cpu_s": 0.5}
+#: What the kernel has counted of it.
+OVER = Ended(True, True, {"cpu_us": 7})
+NOTHING = Ended(False, False, {})
 
 LAUNCHED = ("launched", {"at_s": 5.0, "mono_s": 6.0, "cgroup": "drfd/job-1-1", "runner_pid": 10})
 NOT_LAUNCHED = ("launch_failed", FAILED)
-DONE = ("exited", ENDED)
+DONE = ("exited", ENDED | OVER._asdict())
 MISSING: tuple[str, Message] = ("missing", {})
 
 
@@ -168,9 +172,8 @@ def news(attempt: Attempt, *, boot_id: str = "b", **facts: Any) -> list[tuple[st
     return reports_from(attempt, at_s=9.0, boot_id=boot_id, **facts)
 
 
-def lost(oom: tuple[bool, bool], loss: str = RUNNER_GONE) -> tuple[str, Message]:
-    facts = {"at_s": 9.0, "mono_s": None, "exit_code": None, "signal": None}
-    facts |= {"oom_killed": oom[0], "over_limit": oom[1]}
+def lost(ended: Ended, loss: str = RUNNER_GONE) -> tuple[str, Message]:
+    facts = {"at_s": 9.0, "mono_s": None, "exit_code": None, "signal": None, **ended._asdict()}
     return "exited", facts | {"loss": loss}
 
 
@@ -182,55 +185,46 @@ SAID = [
     (Attempt(BORN, runner=RUNNER, launch_failed=FAILED), [NOT_LAUNCHED]),
     (STARTED, [LAUNCHED]),
     (Attempt(BORN, runner=RUNNER, launched=RUNNING, launch_failed=FAILED), [NOT_LAUNCHED]),
-    # The kernel's counters are read when the runner is gone.
-    (Attempt(BORN, runner=RUNNER, launched=RUNNING, exited=ENDED), [LAUNCHED]),
+    # It is reported when the runner is gone, which has written more by then.
+    (Attempt(BORN, runner=RUNNER, launched=RUNNING, exited=ENDED | {"counters": {}}), [LAUNCHED]),
 ]
 
 
-@pytest.mark.parametrize("oom", [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize(("attempt", "reports"), SAID)
-def test_what_is_on_record_is_said(attempt, reports, oom):
-    assert news(attempt, alive=True, jobs_stop=None, oom=oom) == reports
+def test_what_is_on_record_is_said(attempt, reports):
+    assert news(attempt, alive=True, jobs_stop=None, ended=OVER) == reports
 
 
 @pytest.mark.parametrize(("attempt", "reports"), [said for said in SAID if said[0].is_over])
 def test_an_end_on_record_stands_when_the_runner_is_gone(attempt, reports):
-    found = news(attempt, alive=False, jobs_stop=None, oom=(True, True))
+    found = news(attempt, alive=False, jobs_stop=None, ended=OVER)
     assert found == reports + [DONE] * (attempt.exited is not None)
-
-
-def test_what_the_kernel_has_counted_is_a_part_of_the_end(attempt_fd, directory):
-    attempt_files.append(attempt_fd, "exited", {"exit_code": 3})
-    attempt_files.add(directory, KEY, "counted", {"counted": {"cpu_us": 7}})
-    found = attempt_files.read(directory, KEY)
-    assert found is not None
-    assert found.exited == {"exit_code": 3, "counted": {"cpu_us": 7}}
 
 
 @pytest.mark.parametrize("attempt", [Attempt(BORN), STARTING])
 def test_a_runner_that_died_before_the_start_leaves_nothing(attempt):
-    assert news(attempt, alive=False, jobs_stop=None, oom=(True, True)) == [MISSING]
+    assert news(attempt, alive=False, jobs_stop=None, ended=OVER) == [MISSING]
 
 
 @pytest.mark.parametrize("attempt", [Attempt(BORN), STARTING])
 def test_an_attempt_of_another_boot_may_have_run(attempt):
     """A power cut may have taken the record of its start: what is missing is launched again."""
-    found = news(attempt, alive=False, jobs_stop=None, oom=(False, False), boot_id="later")
-    assert found == [lost((False, False), CRASH)]
+    found = news(attempt, alive=False, jobs_stop=None, ended=NOTHING, boot_id="later")
+    assert found == [lost(NOTHING, CRASH)]
 
 
-@pytest.mark.parametrize("oom", [(False, False), (True, False), (True, True)])
-def test_a_runner_that_died_after_the_start_leaves_an_unknown_end(oom):
-    assert news(STARTED, alive=False, jobs_stop=None, oom=oom) == [LAUNCHED, lost(oom)]
+@pytest.mark.parametrize("ended", [NOTHING, Ended(True, False, {}), OVER])
+def test_a_runner_that_died_after_the_start_leaves_an_unknown_end(ended):
+    assert news(STARTED, alive=False, jobs_stop=None, ended=ended) == [LAUNCHED, lost(ended)]
 
 
 @pytest.mark.parametrize("alive", [True, False])
 def test_the_end_of_one_that_was_cut_short_says_nothing_of_the_job(alive):
     """It may have caught the SIGTERM and exited 0, half done."""
     ended = Attempt(BORN, runner=RUNNER, launched=RUNNING, exited=ENDED | {"exit_code": 0})
-    kind, facts = lost((False, False), STOPPED)
+    kind, facts = lost(Ended(False, False, OVER.counted), STOPPED)
     reports = [LAUNCHED, (kind, facts | {"at_s": 7.0})]
-    assert news(ended, alive=alive, jobs_stop=JobsStopRecord("b", 6.5), oom=(True, True)) == reports
+    assert news(ended, alive=alive, jobs_stop=JobsStopRecord("b", 6.5), ended=OVER) == reports
 
 
 #: When all jobs were told to end, in the boot of the attempt: while it lived, and before it began.
@@ -251,5 +245,5 @@ WHILE, BEFORE = JobsStopRecord("b", 6.5), JobsStopRecord("b", 4.5)
 )
 def test_of_an_unknown_end_it_is_said_why_it_is_unknown(boot_id, jobs_stop, loss):
     """Boot ids and the time of the stop tell shutdown, power cut, stop and killed runner apart."""
-    said = news(STARTED, alive=False, jobs_stop=jobs_stop, oom=(False, False), boot_id=boot_id)
-    assert said == [LAUNCHED, lost((False, False), loss)]
+    said = news(STARTED, alive=False, jobs_stop=jobs_stop, ended=NOTHING, boot_id=boot_id)
+    assert said == [LAUNCHED, lost(NOTHING, loss)]

@@ -166,6 +166,9 @@ class Victim(Instance):
             # The next ones find an attempt that is half-way, and must not begin it anew.
             wait_for("its successor", self.has_come_back, show=self.tail)
         let_go(at)
+        if victim in ("controller", "daemons"):
+            # Whoever acts may wait for a process inside the job, which the next controller ends.
+            wait_for("the next controller", self.has_come_back, show=self.tail)
 
     def everything(self) -> list[int]:
         """All processes of this instance: daemons and runners first, then what is left of jobs."""
@@ -208,8 +211,9 @@ class Victim(Instance):
             wait_for(f"the end of {directory}", lambda d=directory: is_removed(Path(d)))
         # What held them is not there after a reboot either.
         Kernel().end_holder(group_for(self.state))
-        for top in map(str, self._groups()):
-            wait_for(f"the end of {top}", lambda d=top: is_removed(Path(d)))
+        for top in self._groups():
+            for group in (*sorted(top.rglob("of-*"), reverse=True), top):
+                wait_for(f"the end of {group}", lambda d=group: is_removed(d))
         for path in (self.state / "launcher" / "attempts").iterdir():
             attempt = attempt_files.parse(path.read_bytes())
             path.unlink()
@@ -218,8 +222,7 @@ class Victim(Instance):
                 continue
             fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             for kind in attempt_files._KINDS:
-                # `counted` is a part of `ended` when it is read.
-                record = getattr(attempt, kind, None)
+                record = getattr(attempt, kind)
                 if record is not None:
                     boot = {"boot_id": "another"} if kind == "created" else {}
                     attempt_files.append(fd, kind, {**record, **boot})

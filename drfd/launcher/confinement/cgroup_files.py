@@ -7,8 +7,8 @@ A limit that is set is read back. Version 1: cgroupspy's descriptors serve, with
 cgroupspy 0.2.3 lacks. Version 2: of cgroupspy 0.2.3 only the descriptors serve; its tree and its
 file types know version 1 alone, and fail on "max" and on nested keys.
 
-Counters are read once, at the job's end. A counter that this kernel lacks, or that has vanished, is
-left out, so that it is not taken for zero.
+Counters are data (`Counter`): a job's runner puts their numbers on record at the end, and
+`judge_v1` and `judge_v2` say what these mean.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import TypeVar
 
 from cgroupspy.interfaces import BaseFileInterface, DictFile, FlagFile
 
 from drfd.launcher.attempt_files import Key, cgroup_key
-from drfd.launcher.confinement.interface import CgroupSetting, Counted, LimitFailed
-from drfd.launcher.system.files import Plain, exchange
+from drfd.launcher.confinement.interface import CgroupSetting, Counted, Counter, Ended
+from drfd.launcher.system.files import Plain
 from drfd.linux.kernel_files import get_record, mounts
 
 
@@ -112,24 +111,6 @@ def whole_pages(size_bytes: int) -> int:
     return size_bytes // page * page
 
 
-def carry_out(settings: Iterable[CgroupSetting]) -> None:
-    """Set limits of a running job, as start.h does those of a new one. Raises LimitFailed, and
-    FileNotFoundError if its cgroup is gone."""
-    for path, text, line in settings:
-        try:
-            # The kernel may change a value at the same moment.
-            for _ in range(2):
-                there = exchange(path, text).splitlines()
-                if line in there:
-                    break
-            else:
-                raise LimitFailed(f"{path} was set to {text} and reads {'; '.join(there)}")
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise LimitFailed(f"{path}: {error.strerror}") from error
-
-
 def explain(error: OSError) -> str:
     # A refused write has no file name, because it is noticed when the file is closed.
     name = os.fsdecode(error.filename) if error.filename else "a cgroup's limit"
@@ -141,7 +122,10 @@ def explain(error: OSError) -> str:
 def regions_of_gpus(directory: str) -> dict[str, str]:
     """Return PCI address → region of the memory of each GPU that the kernel can limit in cgroups
     like this (kernel/cgroup/dmem.c)."""
-    lines = _read(directory, "dmem.max", str.splitlines) or []
+    try:
+        lines = get_record(f"{directory}/dmem.max").splitlines()
+    except OSError:
+        lines = []
     regions = (line.partition(" ")[0] for line in lines)
     return {match[1]: match[0] for region in regions if (match := _GPU_REGION.fullmatch(region))}
 
@@ -154,15 +138,9 @@ class JobCgroup(Plain):
     events = DictFile("cgroup.events", readonly=True)
     freeze = FlagFile("cgroup.freeze")
     kill = FlagFile("cgroup.kill", writeonly=True)
-    memory_events = DictFile("memory.events", readonly=True)
-    own_memory_events = DictFile("memory.events.local", readonly=True)
 
 
-#: Field → key in the file.
-_V1_CPU = {"quota_periods": "nr_periods", "throttled_periods": "nr_throttled"}
-_V2_CPU = {**_V1_CPU, "throttled_us": "throttled_usec"}
-_V2_MEMORY = {"limit_hits": "max", "oom_kills": "oom_kill"}
-#: Key of the bytes of shared memory and of files in memory that are still charged to the cgroup
+#: Name of the bytes of shared memory and of files in memory that are still charged to the cgroup
 #: when no process is left in it: they stay in use and belong to no job any more.
 LEFT = "left_bytes"
 #: Memory peak, in bytes, below which LEFT is not read: for a short job that would cost more than
@@ -170,116 +148,114 @@ LEFT = "left_bytes"
 _LEAST_LEFT_BYTES = 16 << 20
 #: Largest distance, in bytes, from its limit at which the kernel kills a job for that limit.
 _NEAR_BYTES = 1 << 20
+#: On version 1, controller, file, key and name of each counter. It does not count disk waits
+#: (kernel: cgroup-v1/blkio-controller.rst, throttling has bytes and operations).
+_V1 = (
+    ("cpu", "cpu.stat", "nr_periods", "quota_periods"),
+    ("cpu", "cpu.stat", "nr_throttled", "throttled_periods"),
+    ("cpu", "cpu.stat", "throttled_time", "throttled_ns"),
+    ("cpuacct", "cpuacct.usage", "", "cpu_ns"),
+    ("memory", "memory.oom_control", "oom_kill", "oom_kills"),
+    ("memory", "memory.failcnt", "", "hits"),
+    ("memory", "memory.memsw.failcnt", "", "swap_hits"),
+    ("memory", "memory.limit_in_bytes", "", "limit_bytes"),
+    ("memory", "memory.max_usage_in_bytes", "", "memory_peak_bytes"),
+)
+#: On version 2. Only newer kernels have peaks and pressure, whose first line is "some avg10=0.00 …
+#: total=123" in microseconds (kernel: accounting/psi.rst). systemd-oomd leaves an attribute where
+#: it has killed for a shortage of the whole machine.
+_V2 = (
+    ("cpu.stat", "nr_periods", "quota_periods"),
+    ("cpu.stat", "nr_throttled", "throttled_periods"),
+    ("cpu.stat", "throttled_usec", "throttled_us"),
+    ("cpu.stat", "usage_usec", "cpu_us"),
+    ("memory.events", "max", "limit_hits"),
+    ("memory.events", "oom_kill", "oom_kills"),
+    ("memory.events.local", "oom", "own_ooms"),
+    ("memory.events.local", "oom_kill", "own_oom_kills"),
+    ("pids.peak", "", "processes_peak"),
+    ("io.pressure", "total", "io_stalled_us"),
+    ("", "user.oomd_ooms", "oomd_ooms"),
+    ("memory.peak", "", "memory_peak_bytes"),
+)
 
 
-def count_v1(directories: Mapping[str, str]) -> Counted:
-    """Return the counters on version 1. `directories` maps each controller to the job's directory.
-    Version 1 does not count disk waits (kernel: cgroup-v1/blkio-controller.rst, throttling has
-    bytes and operations)."""
-    counted: Counted = {}
-    cpu = _table(directories.get("cpu"), "cpu.stat")
-    _take(counted, cpu, _V1_CPU)
-    if "throttled_time" in cpu:
-        counted["throttled_us"] = cpu["throttled_time"] // 1000
-    memory = directories.get("memory")
-    _take(counted, _table(memory, "memory.oom_control"), {"oom_kills": "oom_kill"})
-    peak = _number(memory, "memory.max_usage_in_bytes")
-    _put(counted, "memory_peak_bytes", peak)
-    _put(counted, "limit_hits", _limit_hits_v1(memory, peak))
-    _put(counted, LEFT, _left(memory, "total_shmem", peak))
-    cpu_ns = _number(directories.get("cpuacct"), "cpuacct.usage")
-    _put(counted, "cpu_us", None if cpu_ns is None else cpu_ns // 1000)
-    return counted
+def counters_v1(directories: Mapping[str, str]) -> list[Counter]:
+    """Return the counters on version 1. `directories` maps each controller to the job's."""
+    found = [
+        Counter(f"{directories[controller]}/{file}", key, name)
+        for controller, file, key, name in _V1
+        if controller in directories
+    ]
+    if "memory" in directories:
+        found.append(_left(directories["memory"], "total_shmem"))
+    return found
 
 
-def oom_kills_v1(memory: str) -> tuple[bool, bool]:
-    """Return what `Confinement.oom_kills` does, on version 1. The counter includes kills by a
-    machine-wide shortage, in which case the limit was not hit."""
-    if not _table(memory, "memory.oom_control").get("oom_kill"):
-        return False, False
-    peak = _number(memory, "memory.max_usage_in_bytes") or 0
-    limit = _number(memory, "memory.limit_in_bytes")
-    return True, limit is not None and peak >= limit - _NEAR_BYTES
+def counters_v2(directory: str) -> list[Counter]:
+    """Return the counters on version 2."""
+    found = [Counter(f"{directory}/{file}", key, name) for file, key, name in _V2]
+    return [*found, _left(directory, "shmem")]
 
 
-def count_v2(directory: str) -> Counted:
-    """Return the counters on version 2. Only newer kernels have peaks and pressure."""
-    counted: Counted = {}
-    cpu = _table(directory, "cpu.stat")
-    if "nr_periods" in cpu:
-        _take(counted, cpu, _V2_CPU)
-    _take(counted, cpu, {"cpu_us": "usage_usec"})
-    _take(counted, _table(directory, "memory.events"), _V2_MEMORY)
-    peak = _number(directory, "memory.peak")
-    _put(counted, "memory_peak_bytes", peak)
-    _put(counted, LEFT, _left(directory, "shmem", peak))
-    _put(counted, "processes_peak", _number(directory, "pids.peak"))
-    _put(counted, "io_stalled_us", _stalled_us(directory))
-    return counted
+def _left(directory: str, key: str) -> Counter:
+    """Return the counter of LEFT, which follows that of the memory peak."""
+    return Counter(f"{directory}/memory.stat", key, LEFT, str(_LEAST_LEFT_BYTES))
 
 
-def _left(directory: str | None, name: str, peak: int | None) -> int | None:
-    """Return the bytes left behind, which memory.stat calls `name`, or None if they are unknown or
-    too few to matter."""
-    if peak is not None and peak < _LEAST_LEFT_BYTES:
-        return None
-    return _table(directory, "memory.stat").get(name) or None
+def read_counters(counters: Iterable[Counter]) -> Counted:
+    """Return the numbers that there are, as wait.h does for an attempt that ends."""
+    found: Counted = {}
+    number: int | None = None
+    for path, key, name, least in counters:
+        if number is not None and number < int(least):
+            continue
+        number = _number(path, key)
+        if number is not None:
+            found[name] = number
+    return found
 
 
-def _limit_hits_v1(memory: str | None, peak: int | None) -> int | None:
-    """Return how often the memory limit was hit, or None if that is unknown or the count cannot be
-    true: with swap accounting, the limit of memory and swap is the same and is hit first, and newer
-    kernels (seen on 6.18) do not count that."""
-    counts = [_number(memory, f"memory.{kind}failcnt") for kind in ("", "memsw.")]
-    hits = max((count for count in counts if count is not None), default=None)
-    limit = _number(memory, "memory.limit_in_bytes")
-    if hits == 0 and peak is not None and limit is not None and peak >= limit:
-        return None
-    return hits
-
-
-def _take(counted: Counted, table: Mapping[str, int], names: Mapping[str, str]) -> None:
-    for field, name in names.items():
-        _put(counted, field, table.get(name))
-
-
-def _put(counted: Counted, field: str, value: int | None) -> None:
-    if value is not None:
-        counted[field] = value
-
-
-def _stalled_us(directory: str) -> int | None:
-    """Return the total of the line "some avg10=0.00 … total=123" in io.pressure, in microseconds
-    (kernel: accounting/psi.rst)."""
-    return _read(directory, "io.pressure", _total_of_some)
-
-
-def _total_of_some(text: str) -> int:
-    first = next(line for line in text.splitlines() if line.startswith("some "))
-    return int(first.rpartition("total=")[2])
-
-
-def _number(directory: str | None, name: str) -> int | None:
-    return _read(directory, name, int)
-
-
-def _table(directory: str | None, name: str) -> dict[str, int]:
-    return _read(directory, name, _pairs) or {}
-
-
-def _pairs(text: str) -> dict[str, int]:
-    words = text.split()
-    return dict(zip(words[::2], map(int, words[1::2]), strict=True))
-
-
-T = TypeVar("T")
-
-
-def _read(directory: str | None, name: str, read: Callable[[str], T]) -> T | None:
-    """Return the parsed contents, or None if there is no such file or its form is unknown."""
-    if directory is None:
-        return None
+def _number(path: str, key: str) -> int | None:
     try:
-        return read(get_record(f"{directory}/{name}"))
-    except (OSError, ValueError, StopIteration):
+        if key.startswith("user."):
+            return int(os.getxattr(path, key))
+        pattern = rf"(?:^|[ \n]){key}[ =](\d+)" if key else r"\A(\d+)"
+        match = re.search(pattern, get_record(path))
+        return None if match is None else int(match[1])
+    except (OSError, ValueError):
         return None
+
+
+def judge_v1(numbers: Counted) -> Ended:
+    """Return what the counters of version 1 say. That of kills includes those by a machine-wide
+    shortage, in which case the limit was not hit."""
+    counted = dict(numbers)
+    for name in ("throttled", "cpu"):
+        if (ns := counted.pop(f"{name}_ns", None)) is not None:
+            counted[f"{name}_us"] = ns // 1000
+    hits = max(counted.pop("hits", -1), counted.pop("swap_hits", -1))
+    limit, peak = counted.pop("limit_bytes", None), counted.get("memory_peak_bytes", 0)
+    # With swap accounting, the limit of memory and swap is the same and is hit first, and newer
+    # kernels (seen on 6.18) do not count that.
+    if hits > 0 or (hits == 0 and (limit is None or peak < limit)):
+        counted["limit_hits"] = hits
+    killed = counted.get("oom_kills", 0) > 0
+    over_limit = killed and limit is not None and peak >= limit - _NEAR_BYTES
+    return Ended(killed, over_limit, _without_nothing_left(counted))
+
+
+def judge_v2(numbers: Counted) -> Ended:
+    """Return what the counters of version 2 say."""
+    counted = dict(numbers)
+    # A limit that the job has set on a cgroup of its own, further in, does not count here.
+    own_ooms, own_kills = counted.pop("own_ooms", 0), counted.pop("own_oom_kills", 0)
+    oomd_kills = counted.pop("oomd_ooms", 0)
+    # "oom_kill" also counts kills by a shortage further out, which "oom" does not.
+    over_limit = own_ooms > 0 and counted.get("oom_kills", 0) > 0
+    killed = over_limit or own_kills > 0 or oomd_kills > 0
+    return Ended(killed, over_limit, _without_nothing_left(counted))
+
+
+def _without_nothing_left(counted: Counted) -> Counted:
+    return {name: number for name, number in counted.items() if number or name != LEFT}

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from drfd.launcher.attempt_files import Key
 from drfd.launcher.confinement.cgroup_files import (
-    count_v1,
-    oom_kills_v1,
+    counters_v1,
+    judge_v1,
     setting,
     whole_pages,
 )
@@ -24,11 +24,13 @@ from drfd.launcher.confinement.device_hiding import HiddenByController
 from drfd.launcher.confinement.interface import (
     CgroupSetting,
     Counted,
+    Counter,
+    Ended,
     Entrance,
     Killing,
     LimitFailed,
 )
-from drfd.launcher.confinement.processes import MembersV1, remove_all
+from drfd.launcher.confinement.processes import MembersV1
 from drfd.launcher.protocol import AttemptLimits, Devices, DiskLimit
 from drfd.launcher.system.files import put
 from drfd.linux.device_nodes import DeviceNode
@@ -113,11 +115,11 @@ class CgroupV1(Cgroups):
         yield from self._devices.entrance(key)
         yield memory
 
-    def oom_kills(self, key: Key) -> tuple[bool, bool]:
-        return oom_kills_v1(self._directory("memory", key))
+    def counters(self, key: Key) -> list[Counter]:
+        return counters_v1({name: self._directory(name, key) for name in self._mounts})
 
-    def counted(self, key: Key) -> Counted:
-        return count_v1({name: self._directory(name, key) for name in self._mounts})
+    def judge(self, counted: Counted) -> Ended:
+        return judge_v1(counted)
 
     def killing(self, key: Key) -> Killing:
         memory = self._directory("memory", key)
@@ -128,8 +130,8 @@ class CgroupV1(Cgroups):
             event_control=f"{memory}/cgroup.event_control",
         )
 
-    def remove(self, key: Key) -> bool:
-        return super().remove(key) and all(map(remove_all, self._devices.directories(key)))
+    def directories(self, key: Key) -> list[str]:
+        return [*self._devices.directories(key), *super().directories(key)]
 
     def leftovers(self) -> list[Key]:
         return sorted({*super().leftovers(), *self._devices.leftovers()})

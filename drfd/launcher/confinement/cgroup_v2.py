@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from drfd.launcher.attempt_files import Key
 from drfd.launcher.confinement.cgroup_files import (
-    JobCgroup,
-    count_v2,
+    counters_v2,
+    judge_v2,
     regions_of_gpus,
     setting,
     whole_pages,
@@ -22,12 +22,14 @@ from drfd.launcher.confinement.device_hiding import HiddenByBpf
 from drfd.launcher.confinement.interface import (
     CgroupSetting,
     Counted,
+    Counter,
+    Ended,
     Entrance,
     Killing,
 )
 from drfd.launcher.confinement.processes import MembersV2
 from drfd.launcher.protocol import QUOTA, UNIFIED, AttemptLimits, Devices, DiskLimit
-from drfd.launcher.system.files import put, unless_gone
+from drfd.launcher.system.files import put
 from drfd.linux.device_nodes import DeviceNode
 
 #: Controllers without which jobs are not confined; an ordinary user may lack the optional ones.
@@ -84,20 +86,11 @@ class CgroupV2(Cgroups):
     def entrance(self, key: Key, limits: AttemptLimits, uid: int) -> Entrance:
         return Entrance(cgroup=self._directory_of(key), cpus=self._affinity.cpus(key))
 
-    def oom_kills(self, key: Key) -> tuple[bool, bool]:
-        group = JobCgroup(self._directory_of(key))
-        with unless_gone():
-            everywhere = group.memory_events
-            # A limit that the job has set on a cgroup of its own, further in, does not count here.
-            own = group.own_memory_events
-            # "oom_kill" also counts kills by a shortage further out, which "oom" does not.
-            over_limit = own["oom"] > 0 and everywhere["oom_kill"] > 0
-            killed = over_limit or own["oom_kill"] > 0 or self._has_oomd_come(key)
-            return killed, over_limit
-        return False, False
+    def counters(self, key: Key) -> list[Counter]:
+        return counters_v2(self._directory_of(key))
 
-    def counted(self, key: Key) -> Counted:
-        return count_v2(self._directory_of(key))
+    def judge(self, counted: Counted) -> Ended:
+        return judge_v2(counted)
 
     def killing(self, key: Key) -> Killing:
         # Out of memory, the kernel kills all of them by itself (memory.oom.group).
@@ -149,14 +142,6 @@ class CgroupV2(Cgroups):
     def _disk(self, key: Key, disk: DiskLimit) -> list[CgroupSetting]:
         text = f"{disk.device} rbps={disk.read_bps or 'max'} wbps={disk.write_bps or 'max'}"
         return [setting(self._directory_of(key), "io.max", text, f"{text} riops=max wiops=max")]
-
-    def _has_oomd_come(self, key: Key) -> bool:
-        """Return whether systemd-oomd has killed the job for a shortage of the whole machine: it
-        leaves an extended attribute on the cgroup."""
-        try:
-            return int(os.getxattr(self._directory_of(key), "user.oomd_ooms")) > 0
-        except (OSError, ValueError):
-            return False
 
     def _directory_of(self, key: Key) -> str:
         return self._directory("memory", key)

@@ -206,15 +206,27 @@ class Cgroups(Confinement):
         members.kill()
         return not members.is_populated()
 
+    def directories(self, key: Key) -> list[str]:
+        # The one in which they are frozen is needed until the others are empty.
+        return self._directories(key)[::-1]
+
+    def are_removed(self, key: Key) -> bool:
+        if os.path.exists(self.directories(key)[-1]):
+            return False
+        self._forget(key)
+        return True
+
     def remove(self, key: Key) -> bool:
         # A job of root's may have made cgroups inside its own.
-        # The one in which they are frozen is needed until the others are empty.
-        if not all(map(remove_all, reversed(self._directories(key)))):
+        if not all(map(remove_all, self.directories(key))):
             return False
+        self._forget(key)
+        return True
+
+    def _forget(self, key: Key) -> None:
         self._close_groups(self._places.pop(key, ""))
         self._affinity.forget(key)
         self._cores.gone(key)
-        return True
 
     def leftovers(self) -> list[Key]:
         return sorted({key for top in self._tops for key in keys_of(top)})

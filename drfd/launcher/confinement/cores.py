@@ -350,17 +350,17 @@ class Pins:
     def _push_others(self, key: Key) -> None:
         """Move the unpinned jobs off the pinned CPUs. Raises LimitFailed."""
         for other in self._others(key):
-            try:
+            # Its runner may remove it now.
+            with unless_gone():
                 self._cpusets.share(other, self._common())
-            except FileNotFoundError:
-                continue
 
     def _give_back(self) -> None:
         """Let all unpinned jobs run on all free CPUs. A failure is logged and leaves a job with
         fewer CPUs than it could have."""
         for other in self._others((0, 0)):
             try:
-                self._cpusets.share(other, self._common())
+                with unless_gone():
+                    self._cpusets.share(other, self._common())
             except (OSError, LimitFailed) as error:
                 log.error("event=not-shared job=%d attempt=%d error=%s", *other, error)
 

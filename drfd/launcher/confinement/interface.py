@@ -17,7 +17,7 @@ from drfd.launcher.attempt_files import Attempt, Key
 from drfd.launcher.protocol import AttemptLimits, Devices
 from drfd.linux.kernel_files import get
 
-#: The kernel's counters of an attempt: fields of `core.model.job.Usage`, and `cgroup_files.LEFT`.
+#: Numbers by the names of their counters.
 Counted = dict[str, int]
 
 
@@ -27,6 +27,29 @@ class CgroupSetting(NamedTuple):
     path: str
     text: str
     line: str
+
+
+class Counter(NamedTuple):
+    """A counter of an attempt's as data: the number in a file of its cgroup after `key`, as in "key
+    5" and "key=5", or the first one if `key` is "". One that begins with "user." is an extended
+    attribute. `name` is its name on record."""
+
+    path: str
+    key: str
+    name: str
+    #: It is only read if the counter before it is not below this number.
+    least: str = "0"
+
+
+class Ended(NamedTuple):
+    """What the counters of an attempt say of its end."""
+
+    #: Whether a process was killed for memory, and whether by the job's own limit.
+    oom_killed: bool
+    over_limit: bool
+    #: Fields of `core.model.job.Usage`, and `cgroup_files.LEFT`. One that the kernel lacks is left
+    #: out, so that it is not taken for zero.
+    counted: Counted
 
 
 class LimitFailed(Exception):
@@ -150,13 +173,21 @@ class Confinement(ABC):
         processes then than it may have. Raises LimitFailed, OSError."""
         raise LimitFailed("jobs have no cgroups here")
 
-    def oom_kills(self, key: Key) -> tuple[bool, bool]:
-        """Return whether a process was killed for memory, and whether by the job's own limit."""
-        return False, False
+    def counters(self, key: Key) -> list[Counter]:
+        """Return the counters that the attempt's runner puts on record at the end."""
+        return []
 
-    def counted(self, key: Key) -> Counted:
-        """Return the kernel's counters of the attempt so far."""
-        return {}
+    def judge(self, counted: Counted) -> Ended:
+        """Return what these numbers say."""
+        return Ended(False, False, {})
+
+    def directories(self, key: Key) -> list[str]:
+        """Return the cgroups that the attempt's runner removes at the end, in this order."""
+        return []
+
+    def are_removed(self, key: Key) -> bool:
+        """Return whether it has removed all of them, and forget the attempt then."""
+        return False
 
     @abstractmethod
     def signal(self, key: Key, attempt: Attempt | None, *numbers: int) -> None:

@@ -2,8 +2,8 @@
 
 A runner outlives launcher and controller. It keeps the right to kill, and its uid, so that a user
 can neither forge the record of a job's end nor kill the process that writes it. It waits for the
-job, kills its remaining processes and records the end. It is never inside the job's cgroup, so its
-memory is not charged to the job.
+job, kills its remaining processes, records the end and removes the job's cgroups. It is never
+inside these, so its memory is not charged to the job.
 
 The launcher knows each runner by its pidfd (`Runners`). One that an earlier launcher started cannot
 notify this one that its job is launched, so its attempt file is polled (`unreported`). Before such

@@ -47,21 +47,6 @@ def put(path: str, text: str) -> None:
         os.close(fd)
 
 
-def exchange(path: str, text: str) -> str:
-    """Write a text in one call and return what the file then contains. The file is opened once,
-    because opening a file of a new cgroup costs more than all that is done with it. Raises OSError.
-    """
-    fd = os.open(path, os.O_RDWR | os.O_TRUNC | os.O_CLOEXEC)
-    try:
-        os.write(fd, text.encode())
-        return os.fsdecode(os.pread(fd, 1 << 16, 0))
-    except OSError as error:
-        error.filename = path
-        raise
-    finally:
-        os.close(fd)
-
-
 class _Directory:
     """What a controller of cgroupspy asks of its node. A `Node` works out far more."""
 

@@ -7,6 +7,7 @@ import errno
 import os
 import signal
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,13 @@ from cgroupspy.controllers import Controller
 from drfd.launcher.attempt_files import Attempt
 from drfd.launcher.confinement import cgroup_files, cgroup_v1, cgroup_v2, cgroups, processes
 from drfd.launcher.confinement import cores as cores_module
-from drfd.launcher.confinement.cgroup_files import count_v1, count_v2
+from drfd.launcher.confinement.cgroup_files import (
+    counters_v1,
+    counters_v2,
+    judge_v1,
+    judge_v2,
+    read_counters,
+)
 from drfd.launcher.confinement.cgroup_v1 import CgroupV1
 from drfd.launcher.confinement.cgroup_v2 import CgroupV2
 from drfd.launcher.confinement.device_hiding import HiddenByController
@@ -142,7 +149,19 @@ class Machine:
         self.place = self.make()
 
     def create(self, limits: AttemptLimits = LIMITS, key: Key = KEY, **devices: Any) -> None:
-        cgroup_files.carry_out(self.place.create(key, limits, Devices(**devices)))
+        for path, text, line in self.place.create(key, limits, Devices(**devices)):
+            # As a job's runner does (`set_limits` in start.h).
+            try:
+                there = self.exchange(path, text).splitlines()
+            except OSError as error:
+                raise LimitFailed(f"{path}: {error.strerror}") from error
+            if line not in there:
+                raise LimitFailed(f"{path} was set to {text} and reads {'; '.join(there)}")
+
+    def oom_kills(self) -> tuple[bool, bool]:
+        """Whether the kernel has killed for memory, and whether by the job's limit."""
+        ended = self.place.judge(read_counters(self.place.counters(KEY)))
+        return ended.oom_killed, ended.over_limit
 
     @abstractmethod
     def directory(self, key: Key = KEY, controller: str = "memory") -> Path: ...
@@ -215,8 +234,7 @@ class Machine:
         return text
 
     def getxattr(self, path: str, name: str) -> bytes:
-        assert os.path.isdir(path)
-        if name not in self.xattrs:
+        if name not in self.xattrs or not os.path.isdir(path):
             raise OSError(errno.ENODATA, os.strerror(errno.ENODATA), path)
         return self.xattrs[name]
 
@@ -374,11 +392,10 @@ KERNELS: dict[str, type[Kernel]] = {"v1": KernelV1, "v2": KernelV2}
 @pytest.fixture(params=KERNELS)
 def kernel(request, tmp_path, monkeypatch) -> Kernel:
     kernel = KERNELS[request.param](tmp_path)
-    for module in (cgroups, cgroup_v1, cgroup_v2, processes):
+    for module in (cgroups, cgroup_files, cgroup_v1, cgroup_v2, processes):
         monkeypatch.setattr(module, "os", kernel)
     monkeypatch.setattr(cores_module, "usable_cpus", lambda: frozenset(range(4)))
     monkeypatch.setattr(Plain, "set_property", lambda *words: kernel.write(*words))
-    monkeypatch.setattr(cgroup_files, "exchange", lambda *words: kernel.exchange(*words))
     kernel.open()
     return kernel
 
@@ -797,10 +814,10 @@ def test_a_kill_is_blamed_on_the_limit_only_if_it_was_reached(kernel, kills, pea
     control = kernel.file("memory.oom_control")
     control.write_text(f"oom_kill_disable 0\nunder_oom 0\noom_kill {kills}\n")
     kernel.file("memory.max_usage_in_bytes").write_text(f"{peak}\n")
-    assert kernel.place.oom_kills(KEY) == found
+    assert kernel.oom_kills() == found
     # An old kernel counts no kills.
     control.write_text("oom_kill_disable 0\nunder_oom 1\n")
-    assert kernel.place.oom_kills(KEY) == (False, False)
+    assert kernel.oom_kills() == (False, False)
 
 
 def memory_events(oom: int, kills: int) -> str:
@@ -831,7 +848,7 @@ def test_a_kill_is_blamed_on_the_limit_of_the_whole_job_only(kernel, own, everyw
     kernel.create()
     kernel.file("memory.events.local").write_text(memory_events(*own))
     kernel.file("memory.events").write_text(memory_events(*everywhere))
-    assert kernel.place.oom_kills(KEY) == found
+    assert kernel.oom_kills() == found
 
 
 @on_v2
@@ -841,7 +858,7 @@ def test_a_kill_is_blamed_on_the_limit_of_the_whole_job_only(kernel, own, everyw
 def test_systemds_killer_leaves_a_mark_and_not_the_limits(kernel, mark, found):
     kernel.create()
     kernel.xattrs["user.oomd_ooms"] = mark
-    assert kernel.place.oom_kills(KEY) == (found, False)
+    assert kernel.oom_kills() == (found, False)
 
 
 # -- freezing and signals -------------------------------------------------------------------
@@ -958,7 +975,7 @@ def test_a_cgroup_that_is_gone_needs_nothing(kernel):
     kernel.place.thaw(KEY, None)
     assert not kernel.place.freeze(KEY, None)
     assert kernel.place.kill_pass(KEY, None)
-    assert kernel.place.oom_kills(KEY) == (False, False)
+    assert kernel.oom_kills() == (False, False)
     assert kernel.place.remove(KEY)
 
 
@@ -971,7 +988,7 @@ def test_a_cgroup_that_vanishes_while_it_is_read_is_gone(kernel, monkeypatch):
 
     monkeypatch.setattr(Plain, "get_property", vanish)
     assert kernel.place.kill_pass(KEY, None)
-    assert kernel.place.oom_kills(KEY) == (False, False)
+    assert kernel.oom_kills() == (False, False)
 
 
 @on_v2
@@ -1017,8 +1034,13 @@ def fill(place: Path, files: dict[str, str]) -> None:
         (place / name).write_text(text)
 
 
-def v1(place: Path) -> dict[str, int]:
-    return count_v1(dict.fromkeys(("cpu", "cpuacct", "memory"), str(place)))
+def v1(place: Path) -> Mapping[str, int]:
+    directories = dict.fromkeys(("cpu", "cpuacct", "memory"), str(place))
+    return judge_v1(read_counters(counters_v1(directories))).counted
+
+
+def v2(place: Path) -> Mapping[str, int]:
+    return judge_v2(read_counters(counters_v2(str(place)))).counted
 
 
 @pytest.mark.parametrize(("limit", "hits"), [("4096\n", None), ("8192\n", 0)])
@@ -1029,8 +1051,8 @@ def test_a_limit_that_was_reached_and_never_hit_is_not_believed(place, limit, hi
 
 def test_what_has_vanished_is_unknown_and_not_zero(place):
     assert v1(place / "gone") == {}
-    assert count_v1({}) == {}
-    assert count_v2(str(place / "gone")) == {}
+    assert counters_v1({}) == []
+    assert v2(place / "gone") == {}
 
 
 @pytest.mark.parametrize(
@@ -1046,8 +1068,8 @@ def test_what_has_vanished_is_unknown_and_not_zero(place):
 @pytest.mark.parametrize("text", [None, "what is this?\n", ""])
 def test_a_file_that_is_missing_or_strange_hides_only_its_own(place, name, lost, text):
     fill(place, V2)
-    whole = count_v2(str(place))
+    whole = v2(place)
     (place / name).unlink()
     if text is not None:
         (place / name).write_text(text)
-    assert count_v2(str(place)) == {key: whole[key] for key in whole if key not in lost}
+    assert v2(place) == {key: whole[key] for key in whole if key not in lost}

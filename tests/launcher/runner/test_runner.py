@@ -88,7 +88,7 @@ def test_the_whole_life_is_on_record(runs):
     assert before[1] <= ended["mono_s"] <= after[1]
     assert set(ended) == {
         *("at_s", "mono_s", "exit_code", "signal"),
-        *("cpu_s", "peak_bytes", "read_bytes", "written_bytes"),
+        *("cpu_s", "peak_bytes", "read_bytes", "written_bytes", "counters"),
     }
     assert 0 < ended["peak_bytes"] < 50 << 20, "its shell's"
 

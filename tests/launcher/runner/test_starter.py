@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from drfd.launcher.accounts import DirectoryFailed
-from drfd.launcher.confinement.interface import CgroupSetting, Entrance, Killing
+from drfd.launcher.confinement.cgroup_files import read_counters
+from drfd.launcher.confinement.interface import CgroupSetting, Counter, Entrance, Killing
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment
 from drfd.launcher.runner import failures
@@ -347,6 +348,35 @@ def test_a_job_does_not_begin_without_its_limits(checked, limit, why):
     records = run(checked, plan_of(asked, limit=limit), asked.data)
     assert [each["record"] for each in records] == ["runner", "launch_failed"]
     assert (report_in(records).decode(), records[-1]["by_root"]) == (f"limit\0{why}", 1)
+
+
+@pytest.mark.slow
+def test_the_kernels_numbers_are_on_record_and_the_cgroups_gone(checked, usual):
+    """Up to the first that is in use: the launcher looks whether the last one is gone."""
+    with tempfile.TemporaryDirectory(prefix="drfd-test-") as name:
+        place = Path(name)
+        for each in ("first", "used", "used/by", "last"):
+            (place / each).mkdir()
+        if os.getuid() == 0:
+            for each in (place, place / "first", place / "used", place / "last"):
+                os.chown(each, 65534, -1)
+        (place / "stat").write_text("nr_a 7\nab=5 a=9 other 3\n")
+        (place / "peak").write_text("100\n")
+        counters = [
+            Counter(f"{place}/stat", "a", "a"),
+            Counter(f"{place}/none", "", "lacks"),
+            Counter(f"{place}/stat", "other", "other"),
+            Counter(f"{place}/stat", "nothing", "nothing"),
+            Counter(f"{place}/peak", "", "peak"),
+            Counter(f"{place}/stat", "ab", "large", "101"),
+            Counter(f"{place}/stat", "ab", "enough", "100"),
+        ]
+        names = [f"{place}/{each}" for each in ("gone", "first", "used", "last")]
+        given_plan = usual[0]._replace(counters=[*chain(*counters)], directories=names)
+        ended = run(checked, given_plan, usual[1])[-1]
+        assert ended["counters"] == {"a": 9, "other": 3, "peak": 100, "enough": 5}
+        assert ended["counters"] == read_counters(counters), "as the launcher reads them"
+        assert sorted(each.name for each in place.iterdir()) == ["last", "peak", "stat", "used"]
 
 
 @pytest.mark.slow

@@ -44,6 +44,10 @@ class Plan(NamedTuple):
     freezer: str
     oom_control: str
     event_control: str
+    #: Path, key, name and least number of each counter (`Counter`) that is put on record at the
+    #: end, and directories of cgroups that are removed then, in this order.
+    counters: list[str]
+    directories: list[str]
     failpoints: str
     #: Path, text and line of each limit (`CgroupSetting`).
     settings: list[str]

@@ -78,6 +78,8 @@ def plan_of(job: JobStart, settings: list[CgroupSetting], capabilities: int) -> 
         freezer=killing.freezer,
         oom_control=killing.oom_control,
         event_control=killing.event_control,
+        counters=[*chain.from_iterable(job.confinement.counters(job.key))],
+        directories=job.confinement.directories(job.key),
         failpoints=failpoints.directory() or "",
         settings=[*chain.from_iterable(settings)],
         cgroup=entrance.cgroup or "",

@@ -2,9 +2,9 @@
  *
  * The job's processes are children of this one, or become so when their parents die. It opens no file
  * any more: it has all the descriptors that it needs. Of root's rights it keeps that to kill, and of the
- * system calls those in `filter`. */
+ * system calls those in `filter`. What it cannot remove at the end, or if it is killed, is the launcher's. */
 
-enum { MOST_OUTPUTS = 2, OOM_POLL_MS = 5, OOM_POLL_S = 30, OUTPUT_POLL_MS = 1000 };
+enum { MOST_OUTPUTS = 2, MOST_COUNTERS = 32, OOM_POLL_MS = 5, OOM_POLL_S = 30, OUTPUT_POLL_MS = 1000 };
 enum { SWEEP_PAUSE_MS = 1 };
 
 struct wait {
@@ -14,6 +14,8 @@ struct wait {
 	unsigned long deadline_ms;
 	/* Descriptors; -1 for none. See Killing in interface.py. */
 	int signals, oom, oom_control, pids_max, freezer, children;
+	/* Of each counter of the plan, in its order; the same for those of one file. */
+	int counters[MOST_COUNTERS];
 	/* How it has ended, whether the rest is killed, and whether because the time was over. */
 	int status, is_over, is_killing, is_stopped;
 	/* Until when a kill for memory is looked for, and until when the process is waited for. */
@@ -48,11 +50,16 @@ static long filter(int is_tested)
 		STEP(BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, nr)),
 		ALLOW(read), ALLOW(pread64), ALLOW(write), ALLOW(fstat), ALLOW(statx),
 		ALLOW(ppoll), ALLOW(restart_syscall), ALLOW(wait4), ALLOW(kill), ALLOW(clock_gettime),
-		ALLOW(close), ALLOW(exit_group),
+		ALLOW(close), ALLOW(fgetxattr), ALLOW(exit_group),
 #ifdef FAILPOINTS
 		STEP(BPF_JMP | BPF_JA | BPF_K, 0, 0, is_tested ? 0 : 6),
 		ALLOW(openat), ALLOW(unlinkat), ALLOW(getpid),
 #endif
+		/* A directory that is empty may go. */
+		STEP(BPF_JMP | BPF_JEQ | BPF_K, 0, 3, __NR_unlinkat),
+		STEP(BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, args[2])),
+		STEP(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, AT_REMOVEDIR),
+		STEP(BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW),
 		STEP(BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | EPERM),
 	};
 	struct sock_fprog program = {sizeof steps / sizeof *steps, steps};
@@ -81,6 +88,17 @@ static int watch_oom(const struct plan *plan, int oom_control)
 	return (int)event;
 }
 
+/* Open the files of the counters. A kernel may lack some. */
+static void open_counters(struct wait *wait, char **counters)
+{
+	for (int i = 0; i < MOST_COUNTERS; i++)
+		wait->counters[i] = -1;
+	for (int i = 0; i < MOST_COUNTERS && counters[0] && counters[1] && counters[2] && counters[3];
+	     i++, counters += 4)
+		wait->counters[i] = i && strcmp(counters[0], counters[-4]) == 0 ? wait->counters[i - 1] :
+			(int)call(openat, AT_FDCWD, counters[0], O_RDONLY | O_CLOEXEC, 0);
+}
+
 static struct wait open_wait(const struct plan *plan, long pid, unsigned long deadline_ms)
 {
 	unsigned long child = 1ul << (SIGCHLD - 1);
@@ -93,6 +111,7 @@ static struct wait open_wait(const struct plan *plan, long pid, unsigned long de
 	wait.freezer = open_there(plan->freezer, O_WRONLY);
 	wait.oom_control = open_there(plan->oom_control, O_RDONLY);
 	wait.oom = wait.oom_control < 0 ? -1 : watch_oom(plan, wait.oom_control);
+	open_counters(&wait, plan->counters);
 	wait.signals = (int)must(call(signalfd4, -1, &child, 8, SFD_CLOEXEC | SFD_NONBLOCK), "setting", "");
 	return wait;
 }
@@ -277,11 +296,74 @@ static char *append_end(char *end, const struct wait *wait)
 	return end;
 }
 
+/* The number after a key, as in "key 5" and "key=5", or the first one if the key is empty; -1 for none. */
+static long number_after(const char *text, const char *key)
+{
+	size_t length = strlen(key);
+	long number = 0;
+
+	for (const char *at = text; length; at++) {
+		if (!*at)
+			return -1;
+		if ((at == text || at[-1] == ' ' || at[-1] == '\n') && begins(at, key) &&
+		    (at[length] == ' ' || at[length] == '=')) {
+			text = at + length + 1;
+			break;
+		}
+	}
+	if (*text < '0' || *text > '9')
+		return -1;
+	for (; *text >= '0' && *text <= '9'; text++)
+		number = (long)(10 * (unsigned long)number + (unsigned long)(*text - '0'));
+	return number;
+}
+
+/* Append the counters of the plan that there are. */
+static char *append_counters(char *end, const struct wait *wait)
+{
+	char text[8192], *first = end = append_name(end, "counters"), **each = wait->plan->counters;
+	long number = 0;
+	int read = -1;
+
+	for (int i = 0; i < MOST_COUNTERS && each[0] && each[1] && each[2] && each[3]; i++, each += 4) {
+		int fd = wait->counters[i], is_attribute = begins(each[1], "user.");
+		long got;
+
+		if (fd < 0 || (number >= 0 && number < number_after(each[3], "")) || strlen(each[2]) > MOST_NAME)
+			continue;
+		if (fd != read) {
+			got = is_attribute ? call(fgetxattr, fd, each[1], text, sizeof text - 1) :
+					     call(pread64, fd, text, sizeof text - 1, 0);
+			text[got > 0 ? got : 0] = '\0';
+			read = fd;
+		}
+		number = number_after(text, is_attribute ? "" : each[1]);
+		if (number >= 0)
+			end = append_field(end, each[2], number);
+	}
+	/* In place of the first comma. */
+	*first = '{';
+	return append(end == first ? end + 1 : end, "}");
+}
+
+/* Remove the job's cgroups, up to one that is in use. The last one shows that all are gone. */
+static void remove_cgroups(const struct plan *plan)
+{
+	for (char **each = plan->directories; *each; each++) {
+		long error = call(unlinkat, AT_FDCWD, *each, AT_REMOVEDIR);
+
+		if (error < 0 && error != -ENOENT)
+			return;
+		if (each == plan->directories)
+			reach("runner.amid-rmdir");
+	}
+}
+
 /* Wait until the job's first process is over, kill what is left, and record the end. */
 _Noreturn static void await_end(struct wait *wait)
 {
 	int has_more;
-	char line[MOST_RECORD], *end;
+	char line[MOST_RECORD + MOST_COUNTERS * 2 * MOST_NAME], *end;
 
 	for (;;) {
 		has_more = reap(wait);
@@ -299,8 +381,10 @@ _Noreturn static void await_end(struct wait *wait)
 	end = append_time(end, "mono_s", CLOCK_MONOTONIC);
 	sweep(wait);
 	end = append_end(end, wait);
+	end = append_counters(end, wait);
 	reach("runner.before-end-record");
 	record_end(line, end);
 	reach("runner.after-end-record");
+	remove_cgroups(wait->plan);
 	quit(0);
 }
