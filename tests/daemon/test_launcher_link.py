@@ -466,6 +466,18 @@ async def test_resources_are_kept_while_something_of_the_job_is_left(bench, chan
         assert is_free is not bool(facts), "it is given to others with the memory that is in use"
 
 
+async def test_a_notification_holds_the_disk_rates_within_which_it_runs(bench):
+    """They were given to the next job, while the command could use them."""
+    async with bench() as b:
+        await b.ready()
+        asks = demand(1, 1, read=1000)
+        await b.ask(st.SubmitAsked(now(), replace(spec(asks=asks), notify=NOTIFY)))
+        await b.report(launched(1))
+        await b.report(ended(1, gone=True))
+        held = dict(zip(b.engine.rules.axes.names, b.engine.ledger.allocated, strict=True))
+        assert held == {"cores": 250, "memory": 256 << 20, "read": asks.read_bps, "write": 0}
+
+
 async def test_a_launch_that_found_nothing_to_adopt_is_ordered_again(bench):
     """The runner died before it let its job go: as good as never launched."""
     async with bench() as b:

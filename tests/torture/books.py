@@ -163,7 +163,8 @@ class Books:
         found = amounts(job.spec.demand, rules.axes)
         if job.only_notifies:
             most = {"cores": 250, "memory": 256 << 20}
-            return {name: min(found[name], each) for name, each in most.items() if name in found}
+            kept = {*most, *_RATES} & found.keys()
+            return {name: min(found[name], most.get(name, found[name])) for name in kept}
         there = dict(rules.axes.instances)
         for name, names in job.instances.items():
             # What the machine has no more is nobody's share of it.

@@ -193,9 +193,14 @@ class Notify:
 
 
 def notice_demand(demand: Resources) -> Resources:
-    """Return what the notification of a job of this demand may use."""
-    return Resources(
-        cores_milli=min(demand.cores_milli, 250), memory_bytes=min(demand.memory_bytes, 256 << 20)
+    """Return what the notification of a job of this demand may use: the job's rates, and little of
+    cores and memory."""
+    return structs.replace(
+        demand,
+        cores_milli=min(demand.cores_milli, 250),
+        memory_bytes=min(demand.memory_bytes, 256 << 20),
+        gres=(),
+        gres_memory=(),
     )
 
 
