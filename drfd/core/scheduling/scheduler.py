@@ -327,13 +327,24 @@ def schedule(
 ) -> Plan:
     """Return the plan of one pass. `wait_index` must have been notified of every change since the
     last one."""
-    free = free_of(ledger, rules, pass_context.external)
-    pause = ledger.pause if pause_end_s(ledger.pause, pass_context.now_s) else None
+    free, now_s = free_of(ledger, rules, pass_context.external), pass_context.now_s
+    pause_s, window_s = pause_end_s(ledger.pause, now_s), None
+    if ledger.windows:
+        window_s = ledger.window_end_s(now_s)
+    due_s = [each for each in (pause_s, window_s) if each is not None]
+    pause = ledger.pause if pause_s is not None else None
     if ledger.draining or pause is not None:
         # Reservations are renewed when launches go on.
         before = pass_context.before
-        debts = settled(pass_context.debts, pass_context.now_s, wait_index.share_tree)
-        return Plan(admitted=[], free=free, reservations=before, debts=debts, pause=pause)
+        debts = settled(pass_context.debts, now_s, wait_index.share_tree)
+        return Plan(
+            admitted=[],
+            free=free,
+            reservations=before,
+            debts=debts,
+            pause=pause,
+            next_pass_s=min(due_s, default=None),
+        )
     is_of_slots = rules.policy == "slots"
     pass_input = PassInput(
         wait_index=wait_index,
@@ -343,7 +354,10 @@ def schedule(
         slots=rules.slot_count if is_of_slots else None,
         running=ledger.slots_taken() if is_of_slots else {},
     )
-    return POLICIES[rules.policy](pass_input)
+    plan = POLICIES[rules.policy](pass_input)
+    if due_s:
+        plan = replace(plan, next_pass_s=min([plan.next_pass_s or inf, *due_s]))
+    return plan
 
 
 def start_events(ledger: Ledger, plan: Plan, now: Now) -> Iterator[ev.Admitted | ev.Resumed]:

@@ -29,7 +29,6 @@ from drfd.core.decisions.outcome import deadline_mono_s
 from drfd.core.explain.forecast import Forecast
 from drfd.core.fairness.rules import Rules, rules_text
 from drfd.core.ledger.ledger import Ledger
-from drfd.core.ledger.postponed import pause_end_s
 from drfd.core.model import events as ev
 from drfd.core.model.effects import Effect, owed, signals_owed
 from drfd.core.model.hours import NO_HOURS, Limit, LimitHours, Window
@@ -229,9 +228,6 @@ class Engine:
     _ready_since_mono_s: float = 0.0
     #: The same for the nodes of single launchers, where there are several.
     _node_ready_since_mono_s: dict[str, float] = field(default_factory=dict)
-    #: When launches that were put off are tried again, or a maintenance window is over, in Unix
-    #: time.
-    _retry_s: float | None = None
     #: The jobs that this turn has changed, each with the kinds of all its events, and those of
     #: durable turns, which are logged in the next round of the loop: clients get their answers
     #: first.
@@ -346,10 +342,11 @@ class Engine:
         again_mono_s = self.again_mono_s
         if again_mono_s is not None:
             delays.append(max(0.001, again_mono_s - now.mono_s))
-        if self._retry_s is not None and not self._is_pass_postponed:
+        pass_s = self.scheduler.next_pass_s
+        if pass_s is not None and not self._is_pass_postponed:
             # It may have come while this turn was made.
             least_s = 0.001 if self.launchers.is_ready() else _OVERDUE_S
-            delays.append(min(_CLOCK_S, max(least_s, self._retry_s - now.at_s)))
+            delays.append(min(_CLOCK_S, max(least_s, pass_s - now.at_s)))
         if self.ledger.limit_hours:
             delays.append(min(_CLOCK_S, self.ledger.limit_hours.next_s(now.at_s) - now.at_s))
         return min(delays) if delays else None
@@ -706,7 +703,8 @@ class Engine:
         return self.journal.arrays.labels(each for each in ids if self.ledger.find(each) is None)
 
     def _schedule(self) -> None:
-        if self._retry_s is not None and self.clock().at_s >= self._retry_s:
+        pass_s = self.scheduler.next_pass_s
+        if pass_s is not None and self.clock().at_s >= pass_s:
             self._wants_pass = True
         begin_mono_s = self.clock().mono_s
         is_wanted = self._wants_pass and self.launchers.is_ready()
@@ -727,12 +725,6 @@ class Engine:
             self._pass_due_mono_s = end_mono_s + min(_MOST_REST_S, end_mono_s - begin_mono_s)
         # Its own events ask for no further pass: all that fits is placed, or the pass was cut.
         self._wants_pass = self.scheduler.is_cut
-        now_s = self.clock().at_s
-        retries = [self.scheduler.next_pass_s]
-        if self.ledger.windows:
-            retries.append(self.ledger.window_end_s(now_s))
-        retries.append(pause_end_s(self.ledger.pause, now_s))
-        self._retry_s = min([each for each in retries if each is not None], default=None)
 
     def _restore_reservations(self) -> None:
         """Read what is kept for big jobs from the journal."""
