@@ -563,7 +563,7 @@ class Machine(Clock):
             shares=FairShare(tuple(self.room), {}),
             pass_context=self.context(self.held),
         )
-        self._held.update(done.held)
+        self._held |= {job_id: start.held for job_id, start in done.starts.items()}
         return done
 
 

@@ -517,7 +517,7 @@ def every_reason(made: Made) -> dict[int, Wait | None]:
 def test_every_reason_is_true(situation):
     made = make(situation)
     oracle = Oracle(made)
-    assert made.last.free == oracle.free
+    assert tuple(made.last.free) == oracle.free
     waiting = (JobState.PENDING, JobState.HELD, JobState.SUSPENDED)
     for job_id, reason in every_reason(made).items():
         job = oracle.jobs[job_id]

@@ -241,13 +241,14 @@ def served_first(
     if leaf not in order:
         return None
     plan = _pass_after(case, order, blame, share_tree.without(()))
-    starts = [(case.ledger.job(job_id), held) for job_id, held in plan.held.items()]
-    takers = [other for other, held in starts if any(held[axis] for axis in case.short)]
+    starts = [(case.ledger.job(job_id), start) for job_id, start in plan.starts.items()]
+    takers = [other for other, start in starts if any(start.held[axis] for axis in case.short)]
     others = [other for other in takers if other.spec.leaf != leaf]
-    reserved = [each for each in others if plan.start_reason(each.id) is StartReason.RESERVATION]
+    by_reservation = StartReason.RESERVATION
+    reserved = [each for each in others if plan.starts[each.id].why is by_reservation]
     took, have_less = list[str](), True
-    for other, held in starts:
-        is_reserved, path = plan.start_reason(other.id) is StartReason.RESERVATION, other.spec.leaf
+    for other, (held, why) in starts:
+        is_reserved, path = why is by_reservation, other.spec.leaf
         if path == leaf and not is_reserved:
             return None
         if other in others and not is_reserved:

@@ -50,7 +50,7 @@ def explain_wait(
     demand = ledger.wanted(job)
     gates = CONDITIONS if demand is None else BEFORE_PASS if last is None else GATES
     otherwise = None if demand is None else waits.NextPass()
-    known = last or Plan(admitted=[], free=())
+    known = last or Plan(free=())
     case = Case(job, demand or (), ledger, known, rules, can_launch, name_of)
     return next((found for gate in gates if (found := gate(case)) is not None), otherwise)
 

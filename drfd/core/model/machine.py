@@ -25,13 +25,15 @@ Change = Callable[[int, int], int]
 
 
 class _Bound(Vector):
-    """A vector that is equal to another one only if it is of the same nodes."""
+    """A vector that says on which nodes it is, and is equal only to one of the same nodes."""
 
-    def is_there(self, other: object) -> bool:
+    @property
+    def where(self) -> object:
+        """The nodes; None if it says nothing of any, as a plain vector."""
         raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:
-        return tuple.__eq__(self, other) is True and self.is_there(other)
+        return tuple.__eq__(self, other) is True and self.where == getattr(other, "where", None)
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -49,8 +51,9 @@ class NodeDemand(_Bound):
         demand.among = among
         return demand
 
-    def is_there(self, other: object) -> bool:
-        return nodes_of(other) == self.among
+    @property
+    def where(self) -> object:
+        return self.among
 
 
 def nodes_of(demand: object) -> frozenset[str] | None:
@@ -70,8 +73,9 @@ class Placed(_Bound):
         placed.nodes = nodes
         return placed
 
-    def is_there(self, other: object) -> bool:
-        return not isinstance(other, Placed) or self.nodes == other.nodes
+    @property
+    def where(self) -> object:
+        return self.nodes or None
 
     def like(self, amounts: Iterable[int], nodes: Mapping[str, Vector]) -> Placed:
         return Placed(amounts, {name: held for name, held in nodes.items() if any(held)})
@@ -90,7 +94,7 @@ class Placed(_Bound):
         return self.nodes.get(node, ())[len(self) :]
 
 
-def node_of(held: Vector | None) -> str:
+def node_of(held: Vector) -> str:
     """Return the node that a job which holds this is on; "" if there is one machine."""
     return next(iter(held.nodes)) if isinstance(held, Placed) else ""
 

@@ -266,7 +266,7 @@ class Axes:
         return Placed(amounts, {node: amounts + parts if node == self.home else amounts})
 
     def split_gres(
-        self, gres: Iterable[tuple[str, int]], held: Vector | None
+        self, gres: Iterable[tuple[str, int]], held: Vector
     ) -> tuple[list[tuple[str, int]], Instances]:
         """Split what a job asks for into what it gets as whole instances that are not chosen yet,
         and the shared instances that it was placed on."""

@@ -42,6 +42,7 @@ from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.fairness.share_tree import ShareTree, path_up
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import Entry
+from drfd.core.model.events import StartReason
 from drfd.core.model.hours import first_start_s
 from drfd.core.model.hours import length_s as window_length_s
 from drfd.core.model.job import ROOT, JobState
@@ -434,6 +435,15 @@ def make_pass_context(
     )
 
 
+class Start(NamedTuple):
+    """A job that starts."""
+
+    #: What it holds then.
+    held: Vector
+    #: The rule by which it starts.
+    why: StartReason
+
+
 # -- the gates -------------------------------------------------------------------------------------
 
 
@@ -478,8 +488,8 @@ class Backfill:
     free: Vector
     #: The reservations in order: no later one may delay an earlier one.
     reservations: list[Reservation] = field(default_factory=list)
-    #: The jobs that the pass has admitted with what they hold, in order.
-    admitted: dict[int, Vector] = field(default_factory=dict)
+    #: The jobs that start, in order.
+    starts: dict[int, Start] = field(default_factory=dict)
     #: Nodes → the job that no other one below the node may pass.
     unpassed: dict[str, int] = field(default_factory=dict)
     #: The number of jobs that may still start, if that is limited.
@@ -575,14 +585,17 @@ class Backfill:
                 return path
         return None
 
-    def admit(self, demand: Vector, job_id: int, leaf: str) -> None:
+    def admit(self, demand: Vector, job_id: int, leaf: str, why: StartReason | None = None) -> None:
         """Take what a job that starts now holds out of what is free, and out of the extras of the
         reservations. It leaves the reserved jobs their instances if it can."""
+        if why is None:
+            why = StartReason.BACKFILL if self.concerns(leaf) else StartReason.TURN
         held = None
         if isinstance(self.free, Room) and self.reservations:
             there = at_node(self.reservations, ROOT)
             held = place(demand, left_by(there, self.pass_context.end_s(job_id), self.free))
-        self.admitted[job_id] = held = held or placed(demand, self.free)
+        held = held or placed(demand, self.free)
+        self.starts[job_id] = Start(held, why)
         self.free = minus(self.free, held)
         if self.slots_left is not None:
             self.slots_left -= 1
@@ -679,7 +692,7 @@ class Backfill:
         ends = context.ends() if is_root else self._ends_below[path]
         started = [
             (context.end_s(each), each, held if is_root else tuple(held))
-            for each, held in self.admitted.items()
+            for each, (held, _) in self.starts.items()
             if is_root or path in path_up(context.leaf(each))
         ]
         return sorted([*ends, *started], key=_time) if started else ends

@@ -54,6 +54,7 @@ from drfd.core.scheduling.backfill import (
     NoRoom,
     PassContext,
     Reservation,
+    Start,
 )
 from drfd.core.scheduling.debts import Debt, settled
 from drfd.core.scheduling.kept_free import ExternalLoad
@@ -83,12 +84,8 @@ class PassInput:
 class Plan:
     """The decisions of a pass, with the facts from which waits can be explained."""
 
-    #: Jobs to admit, in order.
-    admitted: list[int]
-    #: What each of them holds then, if the policy says it.
-    held: Mapping[int, Vector] = field(default_factory=dict, compare=False)
-    #: The rule by which a job starts, for each that does not start by its own turn.
-    reasons: Mapping[int, StartReason] = field(default_factory=dict, compare=False)
+    #: The jobs to admit, in order.
+    starts: Mapping[int, Start] = field(default_factory=dict)
     #: The resources left after them.
     free: Vector
     #: Returns the leaves that still have waiting jobs, in the order in which they would be served
@@ -132,9 +129,9 @@ class Plan:
     def order(self) -> Sequence[str]:
         return self.cached("order", self.find_order)
 
-    def start_reason(self, job_id: int) -> StartReason:
-        """Return the rule by which one of the admitted jobs starts."""
-        return self.reasons.get(job_id, StartReason.TURN)
+    @property
+    def admitted(self) -> list[int]:
+        return list(self.starts)
 
     def reservation_of(self, job_id: int) -> Reservation | None:
         """Return the job's reservation on the machine. One within a limit says nothing of when it
@@ -180,8 +177,6 @@ class _Pass:
         self.wait_index.begin(self.pass_context, make_rank, lead_room)
         self.share_tree = self.wait_index.share_tree
         self.backfill = Backfill(self.pass_context, self.share_tree, pass_input.free)
-        #: The rule by which a job starts, for each that does not start by its own turn.
-        self.reasons: dict[int, StartReason] = {}
         self._max_starts = pass_input.max_starts
         #: The demands with which a job may start; or, where more demands than leaves wait, the
         #: leaves of which one may, each with its first job that fits: of thousands of unlike
@@ -246,7 +241,7 @@ class _Pass:
 
     @property
     def is_cut(self) -> bool:
-        return len(self.backfill.admitted) >= self._max_starts
+        return len(self.backfill.starts) >= self._max_starts
 
     def first_start(
         self, leaf: str, begin: Entry | None = None, *, promise_only: bool = False
@@ -272,7 +267,8 @@ class _Pass:
                     until_s == inf
                     or context.now_s + index.length_s(leaf, demand, context) <= until_s
                 )
-                and self._until_s(leaf, demand, promise_only) is not None
+                and self._deadline_s(demand) is not None
+                and (not promise_only or self.share_tree.keeps_promise(leaf, demand))
                 and self.backfill.closed_gate(demand, entry[1], leaf) is None
             ):
                 return entry, demand
@@ -286,13 +282,11 @@ class _Pass:
             return None
         return until_s if not promise_only or tree.keeps_promise(leaf, demand) else None
 
-    def start(self, leaf: str, head: Head) -> bool:
-        """Start a job. Returns whether jobs of other leaves may not start any more because of it,
-        so that the order must be asked for again."""
+    def start(self, leaf: str, head: Head, why: StartReason | None = None) -> bool:
+        """Start a job, by its turn or by a rule. Returns whether jobs of other leaves may not start
+        any more because of it, so that the order must be asked for again."""
         (_, job_id), demand = head
-        if self.backfill.concerns(leaf):
-            self.reasons[job_id] = StartReason.BACKFILL
-        self.backfill.admit(demand, job_id, leaf)
+        self.backfill.admit(demand, job_id, leaf, why)
         self._deadlines.clear()
         return self.wait_index.take(leaf, head, self.pass_context)
 
@@ -304,7 +298,7 @@ class _Pass:
             entry = self.pass_context.entry(job_id)
             if (
                 entry is not None
-                and job_id not in backfill.admitted
+                and job_id not in backfill.starts
                 and backfill.closed_gate(demand, job_id, leaf) is None
             ):
                 self.start(leaf, (entry, demand))
@@ -312,9 +306,7 @@ class _Pass:
     def plan(self, **more: Any) -> Plan:
         """Return the decisions; `more` are what only some policies know."""
         return Plan(
-            admitted=list(self.backfill.admitted),
-            held=self.backfill.admitted,
-            reasons=self.reasons,
+            starts=self.backfill.starts,
             free=self.backfill.free,
             find_order=self.wait_index.order,
             heads=lambda leaf: self.wait_index.heads_in_order.get(leaf, []),
@@ -400,8 +392,7 @@ class _DrfPass(_Pass):
                 # Its limits have become smaller than the job, perhaps for some hours.
                 continue
             if self.backfill.obstacle(demand, job_id, leaf) is None:
-                self.start(leaf, (entry, demand))
-                self.reasons[job_id] = StartReason.RESERVATION
+                self.start(leaf, (entry, demand), StartReason.RESERVATION)
             else:
                 self._reserve(leaf, demand, job_id, before.within, before)
         if self.backfill.has_drain:
@@ -566,7 +557,7 @@ class _DrfPass(_Pass):
         """Return whether a reserved job may be expected to start later than when others were held
         back for it: it waits for the machine now, or a job has passed that delays it."""
         extras = (extra for each in self.backfill.reservations for extra in each.extras.values())
-        has_delayed = bool(self.backfill.admitted) and any(min(extra) < 0 for extra in extras)
+        has_delayed = bool(self.backfill.starts) and any(min(extra) < 0 for extra in extras)
         return self._has_moved_reservation or has_delayed
 
     def next_pass_s(self) -> float | None:
@@ -587,7 +578,7 @@ class _DrfPass(_Pass):
             ends = context.ends()
             at = bisect_right(ends, context.now_s, key=itemgetter(0))
             ends_s = [end_s for end_s, *_ in ends[at : at + 1]]
-            ends_s += map(context.end_s, backfill.admitted)
+            ends_s += map(context.end_s, backfill.starts)
             due_s = min([due_s, *[each for each in ends_s if context.now_s < each <= reserved_s]])
         return due_s if due_s < inf else None
 
@@ -709,9 +700,9 @@ class _BaselinePass(_Pass):
         #: Jobs that hold a slot, by node.
         self.count = Counter[str]()
 
-    def start(self, leaf: str, head: Head) -> bool:
+    def start(self, leaf: str, head: Head, why: StartReason | None = None) -> bool:
         self.count.update(path_up(leaf))
-        return super().start(leaf, head)
+        return super().start(leaf, head, why)
 
     def serve(self, *, is_strict: bool = False) -> tuple[str, Head] | None:
         """Start jobs. A leaf in which no job fits is passed over; if the policy is strict, only the

@@ -338,7 +338,6 @@ def schedule(
         before = pass_context.before
         debts = settled(pass_context.debts, now_s, wait_index.share_tree)
         return Plan(
-            admitted=[],
             free=free,
             reservations=before,
             debts=debts,
@@ -366,16 +365,16 @@ def start_events(ledger: Ledger, plan: Plan, now: Now) -> Iterator[ev.Admitted |
     chosen: set[Instance] = set()
     if plan.external is not None:
         chosen.update(each for each, _ in plan.external.instances)
-    for job_id in plan.admitted:
+    for job_id, (held, why) in plan.starts.items():
         job = ledger.alike(job_id)
         if job.state is JobState.SUSPENDED:
             yield ev.Resumed(job_id, now.at_s, mono_s=now.mono_s)
             continue
         instances: Instances = ()
-        axes, node = ledger.axes, node_of(plan.held.get(job_id))
+        axes, node = ledger.axes, node_of(held)
         if job.spec.demand.gres and axes.is_home(node):
             taken = {*ledger.taken, *chosen}
-            whole, shared = axes.split_gres(job.spec.demand.gres, plan.held.get(job_id))
+            whole, shared = axes.split_gres(job.spec.demand.gres, held)
             instances = choose_instances(whole, axes.instances, taken, axes.places)
             instances = tuple(sorted((*instances, *shared)))
             chosen.update(each_instance(instances))
@@ -385,7 +384,7 @@ def start_events(ledger: Ledger, plan: Plan, now: Now) -> Iterator[ev.Admitted |
             attempt=job.attempt + 1,
             instances=instances,
             node=node,
-            why=plan.start_reason(job_id),
+            why=why,
         )
 
 
