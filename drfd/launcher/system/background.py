@@ -57,14 +57,10 @@ class BackgroundWork:
         # Its end is waited for by the loop.
         child.returncode = 0
         os.setpriority(os.PRIO_PROCESS, child.pid, nice)
-        self.watch(child.pid, on_end)
+        pidfd = os.pidfd_open(child.pid)
+        self._live[child.pid] = pidfd, on_end
+        self._selector.register(pidfd, selectors.EVENT_READ, lambda: self._ended(child.pid))
         return child.pid
-
-    def watch(self, pid: int, on_end: Callable[[int], object]) -> None:
-        """Call `on_end` with the status of a child when that has ended."""
-        pidfd = os.pidfd_open(pid)
-        self._live[pid] = pidfd, on_end
-        self._selector.register(pidfd, selectors.EVENT_READ, lambda: self._ended(pid))
 
     def kill(self, pid: int) -> None:
         """Kill one of the processes without waiting for its end: its last system call may take

@@ -199,12 +199,3 @@ def _stat(pid: int | str) -> list[str] | None:
         return None
     # The second field is the program's name in parentheses, which may contain anything.
     return text[text.rindex(")") + 2 :].split(" ", _FIELDS)
-
-
-def close_all_but(*keep: int) -> None:
-    """Close all descriptors from 3 on, except these."""
-    low = 3
-    for fd in sorted(keep):
-        os.closerange(low, fd)
-        low = fd + 1
-    os.closerange(low, os.sysconf("SC_OPEN_MAX"))
