@@ -797,7 +797,7 @@ def test_a_job_that_is_over_keeps_only_what_its_notification_may_use(gone):
     bench.feed(ended(job_id, gone=gone))
     bench.ledger.check()
     held = bench.rules.axes.resources(bench.ledger.allocation(bench.job(job_id)))
-    assert held == (demand(0.25, 0.25) if gone else asks)
+    assert held == (demand(0.25, 0.25, read=1000) if gone else asks)
     assert bench.schedule() == ([other] if gone else [])
     bench.ledger.check()
     bench.feed(st.RemovedReport(now().at_s, job_id, 1, notice="told"))
