@@ -129,15 +129,14 @@ INSIDE: dict[str, dict[str, set[str]]] = {
     },
     "drfd.launcher.slurm": {
         "mapping": set(),
-        "commands": set(),
+        "commands": {"mapping"},
         "list_times": set(),
-        "control": {"mapping", "commands"},
-        "desired": {"mapping", "control"},
+        "desired": {"mapping", "commands"},
         "records": {"mapping", "commands", "list_times"},
         "node_watch": {"mapping", "commands", "list_times"},
         "submissions": {"mapping", "commands", "list_times"},
         "server": {
-            *("mapping", "commands", "list_times", "control", "desired"),
+            *("mapping", "commands", "list_times", "desired"),
             *("records", "node_watch", "submissions"),
         },
         "main": {"commands", "records", "server"},

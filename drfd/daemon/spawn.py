@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -211,12 +212,12 @@ def start_launcher(command: Sequence[str], account: pwd.struct_passwd | None = N
 def start_slurm_launcher(
     root_command: Sequence[str], places: Places, controller: pwd.struct_passwd | None
 ) -> list[OwnLauncher]:
-    """Start the launcher of Slurm's nodes as a user of its own, or as the controller's where there
-    is none, and its root helper."""
-    try:
-        account = account_of(SLURM_USER, "")
-    except ConfigError:
-        account = controller or pwd.getpwuid(os.getuid())
+    """Start the launcher of Slurm's nodes as a user of its own, or as the controller's if there is
+    none that can reach the state directory, and its root helper."""
+    account = controller or pwd.getpwuid(os.getuid())
+    with suppress(ConfigError):
+        own = account_of(SLURM_USER, "")
+        account = own if _can_reach(own, places) else account
     words = ("--keys", str(places.launcher), "--launcher", account.pw_name)
     command = (*RUN, "drfd.launcher.slurm", "--state", str(places.slurm_launcher))
     return [

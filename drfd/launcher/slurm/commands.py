@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import selectors
 import socket
@@ -10,12 +11,24 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from drfd.launcher.protocol import decode, encode
-from drfd.launcher.slurm_root.requests import JOBS, MOST_AT_ONCE, NODES, SOCKET_NAME
+from drfd.launcher.slurm.mapping import SlurmJob, first_line
+from drfd.launcher.slurm_root.requests import (
+    END,
+    JOBS,
+    KILL,
+    MOST_AT_ONCE,
+    NODES,
+    REGISTER,
+    SOCKET_NAME,
+)
 from drfd.linux.sealed import receive
 from drfd.linux.unix_sockets import at_socket
+
+log = logging.getLogger("drfd.launcher")
 
 #: Largest number of bytes of an answer that is read, and of the message with it.
 _MOST_BYTES, _MOST_MESSAGE = 64 << 20, 1 << 16
@@ -83,15 +96,17 @@ class _Waiting:
 
 
 class Commands:
-    """The commands that run, or wait for their turn."""
+    """The commands that run, or wait for their turn. `on_done` is called when one that acts on jobs
+    has ended: a list shows the effect."""
 
     def __init__(
         self,
         connection: socket.socket,
         selector: selectors.BaseSelector,
+        on_done: Callable[[], None],
         on_lost: Callable[[], None],
     ) -> None:
-        self._connection, self._on_lost = connection, on_lost
+        self._connection, self._on_done, self._on_lost = connection, on_done, on_lost
         self._waiting: deque[_Waiting] = deque()
         #: Number → who gets the answer.
         self._running: dict[int, Callable[[Answer], None]] = {}
@@ -115,6 +130,30 @@ class Commands:
         # Slurm's lists show what becomes of everything else.
         (self._waiting.appendleft if do in (JOBS, NODES) else self._waiting.append)(each)
         self._send()
+
+    def act(self, do: str, job: SlurmJob, signal: int = 0) -> None:
+        """Act on one of Slurm's jobs."""
+        name = job.name.key[0]
+        self.run(do, partial(self._take, do), job=name, slurm_id=job.id, signal=signal)
+
+    def end(self, job: SlurmJob) -> None:
+        """End a job, by SIGKILL if it has started."""
+        self.act(KILL if job.state == "RUNNING" else END, job)
+
+    def register(self, then: Callable[[Answer], None]) -> None:
+        """Ask all nodes to register with slurmctld, and pass on the answer."""
+
+        def on_answer(answer: Answer) -> None:
+            then(answer)
+            self._take(REGISTER, answer)
+
+        self.run(REGISTER, on_answer)
+
+    def _take(self, do: str, answer: Answer) -> None:
+        if not answer.is_good:
+            text = first_line(answer.complaint)
+            log.warning("event=slurm-refuses command=%s error=%s", do, text)
+        self._on_done()
 
     def _send(self) -> None:
         while self._waiting and len(self._running) < MOST_AT_ONCE:

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from drfd.launcher import protocol
-from drfd.launcher.slurm.control import Control
+from drfd.launcher.slurm.commands import Commands
 from drfd.launcher.slurm.mapping import SlurmJob
+from drfd.launcher.slurm_root.requests import END, RESUME, SIGNAL, SUSPEND
 
 #: Seconds between two tries to bring something about.
 AGAIN_S = 2.0
+_TERM = 15
 
 
 #: The orders that end an attempt, each of which includes the one before.
@@ -53,22 +55,26 @@ class Desired:
         """Nothing but the removal is left to be wanted of an attempt that is over."""
         self.end, self.frozen = self.end if self.remove else None, None
 
-    def pursue(self, job: SlurmJob, control: Control, on_frozen: Callable[[], None]) -> None:
+    def pursue(self, job: SlurmJob, commands: Commands, on_frozen: Callable[[], None]) -> None:
         """Do the next thing with its job in Slurm, which a list has shown and which is not over."""
         if job.state == "COMPLETING":
             return
         if self.end == protocol.TERMINATE:
-            control.terminate(job)
+            if job.has_started:
+                commands.act(SIGNAL, job, _TERM)
+            else:
+                commands.act(END, job)
             self.end = None
         elif self.end is not None:
             if self._is_due():
-                control.end([job], is_forced=self._tries % 2 == 1)
+                # By SIGKILL and by cancelling in turn.
+                commands.end(job) if self._tries % 2 == 1 else commands.act(END, job)
         elif job.state == ("SUSPENDED" if self.frozen else "RUNNING"):
             if self.frozen:
                 on_frozen()
             self.frozen = None
         elif job.state in ("RUNNING", "SUSPENDED") and self._is_due():
-            (control.suspend if self.frozen else control.resume)(job)
+            commands.act(SUSPEND if self.frozen else RESUME, job)
 
     def _is_due(self) -> bool:
         """Return whether it is time for another try, and count it."""

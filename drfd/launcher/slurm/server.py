@@ -40,7 +40,6 @@ from drfd.launcher.protocol import (
 from drfd.launcher.runner.shortage import JOB, LAUNCHER, MACHINE, SPACE, Shortage, failure
 from drfd.launcher.slurm import mapping
 from drfd.launcher.slurm.commands import Answer, Commands, Greeting
-from drfd.launcher.slurm.control import Control
 from drfd.launcher.slurm.desired import AGAIN_S, Desired
 from drfd.launcher.slurm.list_times import ListTimes
 from drfd.launcher.slurm.mapping import Name, SlurmJob
@@ -49,7 +48,7 @@ from drfd.launcher.slurm.records.attempts import Attempts
 from drfd.launcher.slurm.records.missing import Missing
 from drfd.launcher.slurm.records.start_notes import StartNotes
 from drfd.launcher.slurm.submissions import Submissions
-from drfd.launcher.slurm_root.requests import JOBS
+from drfd.launcher.slurm_root.requests import JOBS, SIGNAL
 from drfd.launcher.system import process
 
 log = logging.getLogger("drfd.launcher")
@@ -107,9 +106,10 @@ class SlurmLauncher:
     def __post_init__(self) -> None:
         self._attempts = Attempts(self.state, self.attempts_fd, process.boot_id())
         self._times = ListTimes(self.poll_s)
-        self._commands = Commands(self.helper, self._selector, self._lose_helper)
-        self._control = Control(self._commands, self._times.schedule)
-        self._missing = Missing(self._times, self._control.register)
+        self._commands = Commands(
+            self.helper, self._selector, on_done=self._times.schedule, on_lost=self._lose_helper
+        )
+        self._missing = Missing(self._times, self._commands.register)
         self._submissions = Submissions(
             self._commands, self._times, on_submitted=self._take_submitted, on_failed=self._fail
         )
@@ -333,7 +333,7 @@ class SlurmLauncher:
                     continue
                 # A submission that arrived after all, or whose end was reported before.
                 log.warning("event=stray-job job=%d slurm=%d", name.key[0], job.id)
-                self._control.end([job], is_forced=True)
+                self._commands.end(job)
         for key in list(self._desired):
             if key not in self._attempts and number > self._desired[key].after_list:
                 jobs = [job for name in found if name.key == key for job in found[name]]
@@ -353,8 +353,8 @@ class SlurmLauncher:
         """Bring an attempt up to date with a list."""
         attempt = self._attempts[key]
         job, others = self._chosen(key, found)
-        if others:
-            self._control.end(others, is_forced=True)
+        for other in others:
+            self._commands.end(other)
         if not attempt.is_over and not self._has_noted_end(number, key, job):
             if job is None:
                 self._lacks(number, key, attempt)
@@ -489,7 +489,7 @@ class SlurmLauncher:
             if self._nodes.answers(self._attempts[key].created.get("node", "")):
                 log.warning("event=start-forgotten-by-slurm job=%d attempt=%d", *key)
                 self._waits_since[key] = now + AGAIN_S - _WAITS_AGAIN_S
-                self._control.end([job], is_forced=True)
+                self._commands.end(job)
         # Once that is closed, it cannot start.
         elif key not in self._submissions and not is_up and self.starts.close(name):
             log.warning("event=waits-in-slurm job=%d attempt=%d", *key)
@@ -514,7 +514,7 @@ class SlurmLauncher:
             self._remove(key)
             return
         if live is not None:
-            desired.pursue(live, self._control, partial(self._send_report, "frozen", key))
+            desired.pursue(live, self._commands, partial(self._send_report, "frozen", key))
         elif self._attempts[key].is_over:
             desired.keep_removal_only()
         if desired.is_reached:
@@ -554,4 +554,4 @@ class SlurmLauncher:
         self._attempts.note_signals(key, count)
         for number in dict.fromkeys(new):
             # Slurm does not know the processes of what is one job script to it.
-            self._control.signal(job, number_of(number))
+            self._commands.act(SIGNAL, job, number_of(number))

@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from drfd.launcher.accounts import Denied, account, give_up_rights, groups_of
 from drfd.launcher.protocol import LaunchOrder, decode, read_order
 from drfd.launcher.runner import identity
-from drfd.launcher.runner.failures import of_error, unreadable
 from drfd.linux.sealed import read_sealed
 from drfd.payload import scripts, unpack
 from drfd.payload.environment import DEVICE_LISTS
@@ -38,7 +37,7 @@ def main(arguments: Sequence[str]) -> None:
         assert isinstance(order, LaunchOrder)
         user = account(order.uid, order.user, own)
         gid = identity.gid_of(user, groups_of(user, [order.gid]), order.gid)
-        payload = _read(payload_fd)
+        payload = unpack.decode(bytes(read_sealed(payload_fd)))
         if payload.attach is not None:
             raise Denied("`drf run` and its terminal are on this machine, and its node is not")
         env = without_slurms(identity.environment(user, order, payload))
@@ -53,7 +52,11 @@ def main(arguments: Sequence[str]) -> None:
         )
         _write(1, f"{gid}\0{stdout}\0{stderr}\0")
     except Exception as error:
-        _write(2, json.dumps(of_error(error)))
+        # To load this takes half as long as all the rest.
+        from drfd.launcher.runner.failures import of_error, unreadable
+
+        failed = Denied(unreadable(error)) if isinstance(error, ValueError) else error
+        _write(2, json.dumps(of_error(failed)))
         sys.exit(1)
 
 
@@ -65,7 +68,7 @@ def script_of(payload: LaunchPayload) -> str:
     lines = ["#!/bin/sh", f"umask {payload.umask:o}", f"cd -- {directory} || exit 125"]
     argv = payload.argv
     if not argv or not argv[0]:
-        raise Denied(unreadable("it names no program"))
+        raise ValueError("it names no program")
     path = argv[0]
     if payload.script is not None:
         path, argv = scripts.command(payload.script, payload.interpreter, argv, _SCRIPT_FD)
@@ -96,13 +99,6 @@ def _write(fd: int, text: str) -> None:
     left, done = memoryview(text.encode(errors="surrogateescape")), 0
     while done < len(left):
         done += os.pwrite(fd, left[done:], done)
-
-
-def _read(fd: int) -> LaunchPayload:
-    try:
-        return unpack.decode(bytes(read_sealed(fd)))
-    except ValueError as error:
-        raise Denied(unreadable(error)) from None
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ import pytest
 
 from drfd.launcher import protocol
 from drfd.launcher.slurm.commands import Answer, Commands
-from drfd.launcher.slurm.control import Control
 from drfd.launcher.slurm.desired import Desired
 from drfd.launcher.slurm.list_times import ListTimes
 from drfd.launcher.slurm.mapping import Name, SlurmJob
@@ -87,8 +86,7 @@ class Recorder(Commands):
 def pursue(desired: Desired, state: str) -> list[object]:
     """Return what is done with the job in this state, and "frozen" if that is reported."""
     recorder, reported = Recorder(), []
-    control = Control(recorder, lambda: None)
-    desired.pursue(replace(SLURM_JOB, state=state), control, lambda: reported.append("frozen"))
+    desired.pursue(replace(SLURM_JOB, state=state), recorder, lambda: reported.append("frozen"))
     return [*recorder.ran, *reported]
 
 
