@@ -89,7 +89,7 @@ class Runners:
         job: JobStart,
         settings: list[CgroupSetting],
         attempt_fd: int,
-        created: attempt_files.Record | None = None,
+        created: attempt_files.Record,
     ) -> None:
         """Start the runner of an attempt, which sets these limits first. Raises LimitFailed,
         OSError."""

@@ -95,7 +95,7 @@ def test_a_runner_that_cannot_be_watched_is_ended(driver, files, watch, work, mo
 
     monkeypatch.setattr(os, "pidfd_open", fail)
     with pytest.raises(OSError, match="Cannot allocate memory"):
-        runners.start(job, [], fd)
+        runners.start(job, [], fd, {})
     assert KEY not in runners
     with pytest.raises(ChildProcessError):
         os.waitpid(*pids, 0)
