@@ -11,7 +11,7 @@ import pytest
 
 from drfd.launcher.system import process
 from drfd.launcher.system.cleanup import has_processes
-from drfd.launcher.system.files import exchange, put
+from drfd.launcher.system.files import put
 from drfd.linux.kernel_files import get
 from instance import stat_of
 from launcher.rig import WAIT_S, pid_in, python, state_of, until
@@ -112,8 +112,6 @@ def name() -> Iterator[None]:
     put(NAME, before.strip())
 
 
-@pytest.mark.parametrize("write", [exchange, put])
-def test_a_value_that_is_refused_is_an_error_that_names_the_file(write):
-    assert callable(write)
+def test_a_value_that_is_refused_is_an_error_that_names_the_file():
     with pytest.raises(OSError, match="'/proc/self/oom_score_adj'"):
-        write("/proc/self/oom_score_adj", "5000")
+        put("/proc/self/oom_score_adj", "5000")
