@@ -525,9 +525,7 @@ class Column:
     #: Whether it has sentences, which as the last column are broken into lines and, on a screen,
     #: told once for neighbours.
     is_sentence: bool = False
-    is_shown: bool = True
-    #: The order in which columns are left out on a narrow screen, the highest first; 0 for those
-    #: that each screen has.
+    #: The order in which columns are added to a narrow screen; 0 for those that it always has.
     rank: int = 0
     #: The width to which it is cut in any case, and to which it is cut before others are left out;
     #: 0 for none.

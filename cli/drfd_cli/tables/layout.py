@@ -66,7 +66,7 @@ class Table:
     """
 
     def __init__(self, columns: Iterable[Column], *, is_long: bool = False) -> None:
-        self.columns = [column for column in columns if column.is_shown]
+        self.columns = [*columns]
         self._titles = [clean(column.title) for column in self.columns]
         #: The widths that the pages so far would have.
         self._wanted = [*map(columns_of, self._titles)]
