@@ -32,7 +32,6 @@ from drfd.core.scheduling.backfill import (
     Reservation,
 )
 from drfd.core.scheduling.policies import Plan
-from drfd.core.scheduling.release_times import Certainty
 
 
 def explain_wait(
@@ -290,10 +289,10 @@ def _kept_for(case: Case, delayed: Reservation, job_id: int) -> Wait:
         str(delayed.job_id) if reserved is None else reserved.label,
         None if reserved is None else reserved.spec.user,
         tuple([(axis, amount) for axis, amount in needs if amount]),
-        _known_start_s(case.plan, delayed),
+        case.plan.known_start_s(delayed),
         delayed.is_drain,
         None if job_id == job.id else ledger.job(job_id).label,
-        _known_start_s(case.plan, case.plan.reservation_of(job.id)),
+        case.plan.known_start_s(case.plan.reservation_of(job.id)),
     )
 
 
@@ -304,16 +303,8 @@ def _behind(case: Case, job_id: int) -> Wait | None:
         return None
     if case.rules.policy == "drf":
         own = case.plan.reservation_of(case.job.id)
-        return waits.MayNotPass(first.label, _known_start_s(case.plan, own))
+        return waits.MayNotPass(first.label, case.plan.known_start_s(own))
     return waits.BehindInOrder(first.label, first.spec.user, case.rules.policy)
-
-
-def _known_start_s(plan: Plan, reservation: Reservation | None) -> float | None:
-    """Return when the reserved job starts, or None if that rests on something of which nothing is
-    known."""
-    if reservation is None or plan.certainty_of(reservation) is Certainty.UNKNOWN:
-        return None
-    return reservation.start_s
 
 
 #: How many programs outside drfd are named at most, and the least part (1/n) that each uses.

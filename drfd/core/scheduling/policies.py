@@ -146,6 +146,13 @@ class Plan:
             return Certainty.ESTIMATED
         return self.cached(("certainty", reservation.job_id), lambda: context.certainty(start_s))
 
+    def known_start_s(self, reservation: Reservation | None) -> float | None:
+        """Return when a reserved job starts, or None if that rests on something of which nothing is
+        known: it would move all the time."""
+        if reservation is None or self.certainty_of(reservation) is Certainty.UNKNOWN:
+            return None
+        return reservation.start_s
+
     def closed_gate(
         self, demand: Vector, job_id: int, leaf: str, share_tree: ShareTree
     ) -> Closed | None:

@@ -21,7 +21,6 @@ from drfd.core.explain.reasons import explain_wait
 from drfd.core.explain.waits import Wait
 from drfd.core.model.job import Actor, Array, Dependency, Job, JobState, Tasks
 from drfd.core.model.machine import each_instance
-from drfd.core.scheduling.release_times import Certainty
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup import views
 from drfd.daemon.monitoring.meter import Meter
@@ -337,10 +336,7 @@ class Lookup:
         last = self.engine.scheduler.last_plan
         if last is None or self.engine.ledger.wanted(job) is None:
             return None
-        kept = last.reservation_of(job.id)
-        if kept is None or last.certainty_of(kept) is Certainty.UNKNOWN:
-            return None
-        return kept.start_s
+        return last.known_start_s(last.reservation_of(job.id))
 
 
 def _task_of(ref: str) -> tuple[int, int]:
