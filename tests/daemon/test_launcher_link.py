@@ -429,6 +429,24 @@ async def test_a_launcher_of_another_version_gets_no_order(bench, caplog, versio
         assert (b.link.fault, brief(b.taken())) == (None, [LIST, order("launch", 1)])
 
 
+@pytest.mark.parametrize(
+    "changes", [{"mounts": None}, {"hiding": 3}, {"allowed_uids": 0, "min_uid": 1000}]
+)
+async def test_a_launcher_whose_hello_lacks_what_is_read_in_it_gets_no_order(bench, changes):
+    """The controller died of it, again and again. That of Slurm's nodes is not root's."""
+    async with bench(present=False) as b:
+        live_through(b.engine, [asks()])
+        b.launcher.hello = {**HELLO, **changes}
+        await b.launcher.start()
+        await until(lambda: b.link.fault, lambda: "no fault")
+        assert b.link.fault is not None and "cannot be understood" in b.link.fault
+        assert (b.link.is_ready(), b.launcher.orders) == (False, [])
+        b.launcher.hello = HELLO
+        await b.ready()
+        await b.quiet()
+        assert (b.link.fault, brief(b.taken())) == (None, [LIST, order("launch", 1)])
+
+
 # -- a life ------------------------------------------------------------------------------------
 
 

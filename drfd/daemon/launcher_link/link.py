@@ -295,8 +295,10 @@ class Link:
 
     def _take_hello(self, hello: Message) -> None:
         """Take the launcher's first report: what it can enforce, and where. That of another version
-        may lack any other field. Raises ConnectionError for one of another version."""
+        may lack any other field. Raises ConnectionError for one of another version, or without
+        what the controller reads in it."""
         self.fault = _version_fault(hello.get("version"), is_home=self.nodes.has_home)
+        self.fault = self.fault or messages.fault_of_hello(hello)
         if self.fault is not None:
             raise ConnectionError(self.fault)
         self.hello = hello
