@@ -349,6 +349,13 @@ def test_columns_can_be_chosen_and_no_jobs_are_a_header_alone(drf, listed, job, 
     assert (result.out, result.err) == ("".join(out.splitlines(keepends=True)[:-1]), "")
 
 
+def test_names_and_reasons_take_no_room_from_the_demand(screen, listed, job):
+    names = {"name": "x" * 40, "user": "a" * 30, "pool": "root.lab." + "a" * 30}
+    listed(job(id=12345, **names), job(id=12346, **names, **WAITS))
+    heads = screen(80, "status").splitlines()[1].split()
+    assert heads == ["ID", "NAME", "USER", "STATE", "CORES", "MEM", "IO", "R/W", "TIME"]
+
+
 @pytest.mark.parametrize("columns", [40, 80, 240])
 def test_people_choose_columns_too(drf, screen, listed, daemon, job, columns):
     """Those that are chosen are on the narrowest screen."""

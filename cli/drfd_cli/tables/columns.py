@@ -174,7 +174,7 @@ JOBS = by_key(
     Column("ID", _label, "id", at("id"), is_right=True, is_fixed=True),
     Column("NAME", lambda job: output.named(job, _NAME), "name", at("name"), least=_LEAST_NAME),
     field("user", most=_NAME, least=8, squeue="u USER username", sacct="User 9"),
-    field("pool", most=_NAME, rank=3, squeue="a ACCOUNT account", sacct="Account"),
+    field("pool", most=_NAME, rank=4, squeue="a ACCOUNT account", sacct="Account"),
     field("state", show=_state, is_fixed=True),
     column("code", "CODE", _code),
     Column("CORES", lambda job: output.show_cores_of(job["demand"]), "cores",
@@ -201,7 +201,7 @@ JOBS = by_key(
     column("gres_memory", "GRES MEM", lambda job: counts(job["demand"].get("gres_memory", {}))),
     _right("cores_max", "MOST CORES", number, of="demand"),
     # For people: several values, or how the time goes.
-    Column("IO R/W", lambda job: output.show_io(job["demand"]), "io", is_right=True, rank=4),
+    Column("IO R/W", lambda job: output.show_io(job["demand"]), "io", is_right=True, rank=5),
     Column("TIME", output.show_elapsed, "time", is_right=True),
     Column("EXIT", lambda job: output.exit_words(job) or "-", "exit"),
     Column("NAME", lambda job: output.named(job, _NAME, always=True), "command", least=_LEAST_NAME),
@@ -249,8 +249,8 @@ PAST_JOBS: Columns = {
                "gpu_memory", is_right=True),
         Column("IO R/W", lambda job: (
             f"{size_or_dash(used(job)['read_bytes'])}/{size_or_dash(used(job)['written_bytes'])}"
-        ), "io_used", is_right=True, rank=4),
+        ), "io_used", is_right=True, rank=5),
         Column("CAUSE", lambda job: "-" if job["outcome"] is None else job["outcome"]["text"],
-               "cause", is_sentence=True, rank=5),
+               "cause", is_sentence=True, rank=6),
     ),
 }  # fmt: skip

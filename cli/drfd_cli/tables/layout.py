@@ -30,6 +30,8 @@ from drfd_cli.output import (
 _LEAST = 4
 #: Least width of a last column that is broken into lines.
 _LAST = 16
+#: The rank of sentences that every screen has: columns of higher ones give way to them.
+_SENTENCES = 3
 #: A width that no text has.
 _ENDLESS = 1000
 #: Blanks between two columns where there is room for them, and where columns are cut.
@@ -144,8 +146,13 @@ class Table:
     def _kept(self) -> list[int]:
         """Return the indices of the columns for which the screen is wide enough."""
         ranks = [column.rank for column in self.columns]
-        room = self._room - 2 + _APART
-        return [*fitted([*zip(self._leasts(), self._wanted, ranks, strict=True)], room, _APART)]
+        last = len(ranks) - 1
+        if self.columns[last].is_sentence and not ranks[last]:
+            # Without room for it, its sentences are below the rows.
+            ranks[last] = _SENTENCES
+        spans = [*zip(self._leasts(), self._wanted, ranks, strict=True)]
+        kept = fitted(spans, self._room - 2 + _APART, _APART)
+        return sorted({*kept, last} if ranks[last] == _SENTENCES else kept)
 
     def _laid_out(self, *, is_broken: bool) -> tuple[list[int], int]:
         """Return the widths of the columns, and how far they are apart."""
