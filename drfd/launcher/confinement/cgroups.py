@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import os
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -86,6 +87,10 @@ class Cgroups(Confinement):
                 with suppress(OSError):
                     # An earlier launcher may have been killed before it did.
                     self._open(top, group)
+        #: How many attempts are below each group.
+        self._members_of_groups = Counter[str]()
+        for place in self._places.values():
+            self._members_of_groups.update(_groups_of(place))
         self._affinity = Affinity()
         self._cores = Cores(self._open_pins(), self._quota)
         least, usual, most = self.weights
@@ -264,10 +269,15 @@ class Cgroups(Confinement):
 
     def _make(self, key: Key, groups: Sequence[str]) -> None:
         """Raises JobGroupGone, OSError."""
-        self._places[key] = place = "/".join((*groups, cgroup_name(key)))
+        place = "/".join((*groups, cgroup_name(key)))
+        above = _groups_of(place)
+        missing = [group for group in above if not self._members_of_groups[group]]
+        if key not in self._places:
+            self._members_of_groups.update(above)
+        self._places[key] = place
         for top in self._tops:
             try:
-                for group in accumulate(groups, "{}/{}".format):
+                for group in missing:
                     with suppress(FileExistsError):
                         os.mkdir(f"{top}/{group}")
                         self._open(top, group)
@@ -276,7 +286,7 @@ class Cgroups(Confinement):
             except FileNotFoundError:
                 text = f"{top} has vanished; who ended it has ended its jobs"
                 raise JobGroupGone(text) from None
-        for group in accumulate(groups, "{}/{}".format):
+        for group in missing:
             self._weigh(group)
 
     def _weigh(self, group: str) -> None:
@@ -288,12 +298,15 @@ class Cgroups(Confinement):
                 put(path, str(self._weight_of(part)))
 
     def _close_groups(self, place: str) -> None:
-        """Remove the groups above an attempt that are empty now."""
-        while place := os.path.dirname(place):
-            for top in self._tops:
-                # It fails as long as there are others.
-                with suppress(OSError):
-                    os.rmdir(f"{top}/{place}")
+        """Remove the groups above an attempt that is gone which have no other."""
+        for group in reversed(_groups_of(place)):
+            self._members_of_groups[group] -= 1
+            if not self._members_of_groups[group]:
+                del self._members_of_groups[group]
+                for top in self._tops:
+                    # It fails if something is left there of an earlier launcher's attempt.
+                    with suppress(OSError):
+                        os.rmdir(f"{top}/{group}")
 
     def _place(self, key: Key) -> str:
         return self._places.get(key) or cgroup_name(key)
@@ -318,3 +331,8 @@ class Cgroups(Confinement):
             return self._lacks("cpuset")
         cpusets = Cpusets(self._parents["cpuset"], self._place, is_v1=self.members_of is MembersV1)
         return Pins(cpusets, cores.read_machine(cpusets.cpus() & cores.usable_cpus()))
+
+
+def _groups_of(place: str) -> list[str]:
+    """Return the groups above an attempt's place, the outer ones first."""
+    return [*accumulate(place.split("/")[:-1], "{}/{}".format)]

@@ -85,21 +85,23 @@ def allow_no_core() -> None:
 # -- what a job inherits ------------------------------------------------------------------------
 
 
-def policy() -> list[int]:
+@functools.cache
+def policy() -> tuple[int, ...]:
     """Return number, soft and hard value of each limit that a job's parent sets for itself, one
     after the other."""
     limits = LIMITS | _threads()
-    return [
+    return tuple(
         number
         for name, values in limits.items()
         for number in (getattr(resource, f"RLIMIT_{name}"), *values)
-    ]
+    )
 
 
 def bound_processes(per_user: int) -> None:
     """Limit the processes of each job's user (RLIMIT_NPROC), at the launcher's start."""
     global _per_user
     _per_user = per_user
+    policy.cache_clear()
 
 
 #: Set by `bound_processes`; None for the kernel's value.

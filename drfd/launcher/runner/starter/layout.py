@@ -8,6 +8,7 @@ its length first. It holds nothing of the payload. This module needs no other on
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import NamedTuple, get_type_hints
 
@@ -32,7 +33,7 @@ class Plan(NamedTuple):
     sends_outputs: bool
     most_output: int
     #: Limits that the job inherits: number, soft and hard value of each.
-    limits: list[int]
+    limits: tuple[int, ...]
     timer_slack_ns: int
     #: How long the start, the exec, the killing of the rest may take, and all of it; 0 for ever.
     start_ms: int
@@ -54,7 +55,7 @@ class Plan(NamedTuple):
     #: See `Entrance` in confinement/interface.py.
     cgroup: str
     entries: list[str]
-    cpus: list[int]
+    cpus: tuple[int, ...]
     processes: int
     #: The uid that is the process' login uid, "" for none.
     login: str
@@ -65,7 +66,7 @@ class Plan(NamedTuple):
     targets: tuple[str, str]
     uid: int
     gid: int
-    groups: list[int]
+    groups: tuple[int, ...]
     #: What %j, %A, %a, %x and %u stand for in the names of output files.
     signs: tuple[str, str, str, str, str]
     #: See `Variables` in runner/identity.py.
@@ -80,13 +81,15 @@ def encode(plan: Plan) -> bytes:
     """Raises ValueError if a text contains a NUL."""
     words: list[str] = []
     for field in plan:
-        match field:
-            case list():
-                words += (_number(len(field)), *map(_word, field))
-            case tuple():
-                words += field
-            case _:
-                words.append(_word(field))
+        if isinstance(field, str):
+            words.append(field)
+        elif isinstance(field, int):
+            words.append(f"{field:x}")
+        elif isinstance(field, list):
+            words.append(f"{len(field):x}")
+            words += field
+        else:
+            words += _words(field)
     text = "\0".join((*words, ""))
     if text.count("\0") != len(words):
         raise ValueError("a text holds a NUL")
@@ -94,13 +97,13 @@ def encode(plan: Plan) -> bytes:
     return struct.pack("=I", len(data)) + data
 
 
-def _word(value: int | str) -> str:
-    return value if isinstance(value, str) else _number(value)
-
-
-def _number(value: int) -> str:
-    """RLIM_INFINITY, which is negative here, is as the kernel has it."""
-    return f"{value & 0xFFFF_FFFF_FFFF_FFFF:x}"
+@functools.lru_cache(maxsize=1000)
+def _words(values: tuple[int, ...] | tuple[str, ...]) -> list[str]:
+    """The numbers are mostly those of the last job. RLIM_INFINITY, which is negative here, is as
+    the kernel has it."""
+    numbers = [f"{each & 0xFFFF_FFFF_FFFF_FFFF:x}" for each in values if isinstance(each, int)]
+    texts = [each for each in values if isinstance(each, str)]
+    return texts or [f"{len(numbers):x}", *numbers]
 
 
 #: Type of a field → its declaration and how it is read, in C.
@@ -108,7 +111,7 @@ _IN_C: dict[object, tuple[str, str]] = {
     bool: ("unsigned long {0}", "next_number(&from, 16)"),
     int: ("unsigned long {0}", "next_number(&from, 16)"),
     str: ("char *{0}", "next(&from)"),
-    list[int]: ("unsigned long {0}_count, *{0}", "counted_numbers(&from, &plan.{0}_count)"),
+    tuple[int, ...]: ("unsigned long {0}_count, *{0}", "counted_numbers(&from, &plan.{0}_count)"),
     list[str]: ("char **{0}", "counted_texts(&from)"),
     tuple[str, str]: ("char **{0}", "next_texts(&from, 2)"),
     tuple[str, str, str, str, str]: ("char **{0}", "next_texts(&from, 5)"),

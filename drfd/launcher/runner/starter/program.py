@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ from drfd.launcher.runner.starter.sources import PROGRAM, fingerprint
 DAC_OVERRIDE, DAC_READ_SEARCH, KILL, SETGID, SETUID = 1, 2, 5, 6, 7
 SYS_ADMIN, SYS_RESOURCE, AUDIT_CONTROL = 21, 24, 30
 _ANSWER_BYTES = 200
+#: Python ignores some, and jobs none.
+_SIGNALS = signal.valid_signals()
 
 
 class Unusable(Exception):
@@ -39,7 +42,7 @@ class Starter:
             actions = [(os.POSIX_SPAWN_DUP2, fd, fd) for fd in theirs]
             # This copies no page tables, whose pages would have to be copied at a touch.
             path = f"/proc/self/fd/{self.program_fd}"
-            return os.posix_spawn(path, argv, {}, file_actions=actions)
+            return os.posix_spawn(path, argv, {}, file_actions=actions, setsigdef=_SIGNALS)
         finally:
             os.close(plan_fd)
 

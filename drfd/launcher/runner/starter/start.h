@@ -5,8 +5,10 @@ enum { KEYRING_RIGHTS = 0x0B030000 };
 
 static void set_limit(const struct plan *plan, unsigned long kind, unsigned long soft, unsigned long hard)
 {
-	struct rlimit present, wanted;
+	struct rlimit present, wanted = {soft, hard};
 
+	if (plan->drops && soft <= hard && call(prlimit64, 0, kind, &wanted, NULL) == 0)
+		return;
 	must(call(prlimit64, 0, kind, NULL, &present), "setting", "");
 	wanted.rlim_max = plan->drops ? hard : present.rlim_max;
 	for (int is_last = 0;; is_last = 1) {
