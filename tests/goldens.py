@@ -72,7 +72,7 @@ FULL = replace(
     cores_max_milli=64_000, preemptible=True, append=True, output_max_bytes=1 << 20,
     after=(Dependency(7), Dependency(6, jobs.RequiredOutcome.ANY)), begin_s=50,
     retry=jobs.Retry(3, (Outcome.FAILED, Outcome.LOST)), warn=jobs.Warn(10, 60),
-    notify=jobs.Notify(("end", "fail")), group=jobs.UserGroup("sweep", 2),
+    notify=("end", "fail"), group=jobs.UserGroup("sweep", 2),
     cancel_if_never=True, again=jobs.Again(2),
 )  # fmt: skip
 _SHORT = jobs.Postponed(

@@ -1,11 +1,11 @@
 """What users have signed of their jobs and arrays, stored as it was signed.
 
-The launcher gets these bytes for each launch. The part that jobs have in common (`pack.parts`) is a
-blob, which is stored once for all of a user's jobs that have it, by its digest. A blob of ended
-jobs, with which their user may submit them again, counts against nobody's budget: the oldest of a
-user are dropped when they take more than `MOST_OF_USER_BYTES`, and those of the user who has the
-most when all together take more than `MOST_BYTES`. Triggers of the schema keep the counts, and
-remove a blob with the last job that names it.
+The launcher gets these bytes for each launch. The part that jobs have in common (see
+`drfd.payload.pack`) is a blob, which is stored once for all of a user's jobs that have it, by its
+digest. A blob of ended jobs, with which their user may submit them again, counts against nobody's
+budget: the oldest of a user are dropped when they take more than `MOST_OF_USER_BYTES`, and those of
+the user who has the most when all together take more than `MOST_BYTES`. Triggers of the schema keep
+the counts, and remove a blob with the last job that names it.
 
 All writes belong to the journal's open transaction.
 """

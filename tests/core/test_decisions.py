@@ -35,7 +35,6 @@ from drfd.core.model.job import (
     Dependency,
     Job,
     JobState,
-    Notify,
     Outcome,
     Postponed,
     Retry,
@@ -791,7 +790,7 @@ def test_a_job_that_is_over_keeps_only_what_its_notification_may_use(gone):
     left, nothing is given back."""
     bench = Bench(with_gpus(1))
     asks = replace(demand(9, 18, read=1000), gres=(("gpu", 1),))
-    tells = Notify(("end",))
+    tells = ("end",)
     job_id = bench.start(spec(asks=asks, notify=tells))
     other = bench.submit(of_gpus(1))
     bench.feed(ended(job_id, gone=gone))
@@ -806,7 +805,7 @@ def test_a_job_that_is_over_keeps_only_what_its_notification_may_use(gone):
 
 def test_an_attempt_that_is_tried_again_keeps_all_until_it_is_removed():
     bench = Bench()
-    tells, again = Notify(("end",)), Retry(1, (Outcome.FAILED,))
+    tells, again = ("end",), Retry(1, (Outcome.FAILED,))
     job_id = bench.start(spec(asks=demand(9), notify=tells, retry=again))
     bench.feed(ended(job_id, exit_code=1, gone=True))
     assert bench.rules.axes.resources(bench.ledger.allocated) == demand(9)

@@ -39,7 +39,6 @@ from drfd.core.model.job import (
     Job,
     JobSpec,
     JobState,
-    Notify,
     Outcome,
     RequiredOutcome,
     Retry,
@@ -129,7 +128,7 @@ class Walk:
         )
         asked = replace(asked, cancel_if_never=asked.priority == 1)
         if asked.time_limit_s == 60:
-            asked = replace(asked, notify=Notify(("fail",)))
+            asked = replace(asked, notify=("fail",))
         if asked.time_limit_s is not None:
             asked = replace(asked, warn=Warn(10, asked.time_limit_s - 1))
         held = self.random.random() < 0.2

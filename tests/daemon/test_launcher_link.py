@@ -32,7 +32,6 @@ from drfd.core.model.events import Event
 from drfd.core.model.job import (
     Job,
     JobState,
-    Notify,
     Outcome,
     Retry,
     Usage,
@@ -205,7 +204,7 @@ def test_a_report_that_is_unknown_or_broken_is_an_error():
 # -- what the launcher is ordered to do so that an owner hears of an end -----------------------
 
 
-TOLD_SPEC = replace(spec(name="train"), notify=Notify(("end",)))
+TOLD_SPEC = replace(spec(name="train"), notify=("end",))
 TOLD_JOB = Job(
     id=7, spec=TOLD_SPEC, state=JobState.CLEANING, attempt=2, submitted_at=0.0, started_at=100.0,
     ended_at=160.4, exit_code=3, outcome=Outcome.FAILED, outcome_text="exit code 3\0",
@@ -231,8 +230,7 @@ def launch(job: Job = TOLD_JOB) -> Any:
     ],
 )
 def test_only_such_ends_are_told_of_as_were_asked_for(on, outcome, is_told):
-    notify = Notify(on) if on else None
-    job = structs.replace(TOLD_JOB, outcome=outcome, spec=replace(TOLD_SPEC, notify=notify))
+    job = structs.replace(TOLD_JOB, outcome=outcome, spec=replace(TOLD_SPEC, notify=on))
     assert (notice_for(job, launch(job)) is not None) is is_told
     assert launch(job).tells_start is ("start" in on)
 
@@ -248,7 +246,7 @@ def test_a_notification_has_a_small_limit_of_its_own():
 
 
 def test_an_attempt_that_is_tried_again_is_no_end():
-    trying = replace(TOLD_SPEC, notify=Notify(("end",)), retry=Retry(1, (Outcome.FAILED,)))
+    trying = replace(TOLD_SPEC, notify=("end",), retry=Retry(1, (Outcome.FAILED,)))
     job = structs.replace(TOLD_JOB, outcome=Outcome.FAILED, spec=trying)
     assert notice_for(job, launch(job)) is None
     assert notice_for(structs.replace(job, retries=1), launch(job)) is not None
@@ -257,7 +255,7 @@ def test_an_attempt_that_is_tried_again_is_no_end():
 # -- the line ----------------------------------------------------------------------------------
 
 
-NOTIFY = Notify(("end",))
+NOTIFY = ("end",)
 
 
 @dataclass

@@ -108,10 +108,11 @@ class Record:
     def only_notifies(self) -> bool:
         """Is nothing left of it but the notification of its owner?"""
         notify, retry, outcome = self.spec.notify, self.spec.retry, self.outcome
-        if self.state != "CLEANING" or not self.is_gone or notify is None or outcome is None:
+        if self.state != "CLEANING" or not self.is_gone or not notify or outcome is None:
             return False
         tries = retry is not None and outcome in retry.on and self.retries < retry.times
-        return notify.wants(outcome) and not (tries and outcome is not Outcome.CANCELLED)
+        wants = {"end"} if outcome is Outcome.COMPLETED else {"end", "fail"}
+        return not wants.isdisjoint(notify) and not (tries and outcome is not Outcome.CANCELLED)
 
     @property
     def departure(self) -> str | None:

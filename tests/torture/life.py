@@ -97,7 +97,7 @@ def _spec(world: World, random: Random, user: str) -> JobSpec:
     )
     if made.time_limit_s in (None, 40) and made.after:
         # No number more is drawn, so that histories stay as they were.
-        made = replace(made, notify=jobs.Notify(("end",)))
+        made = replace(made, notify=("end",))
     if time_limit_s is not None and time_limit_s > 5 and random.random() < 0.3:
         made = replace(made, warn=jobs.Warn(10, 4))
     return made

@@ -181,17 +181,6 @@ class Broken:
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True)
-class Notify:
-    """When the submitter's command for the job's start or end is to run."""
-
-    #: Some of "start", "end" (any outcome) and "fail" (any outcome but COMPLETED).
-    on: tuple[str, ...]
-
-    def wants(self, outcome: Outcome) -> bool:
-        return "end" in self.on or ("fail" in self.on and outcome is not Outcome.COMPLETED)
-
-
 def notice_demand(demand: Resources) -> Resources:
     """Return what the notification of a job of this demand may use: the job's rates, and little of
     cores and memory."""
@@ -298,7 +287,9 @@ class JobSpec(Requested, frozen=True, kw_only=True, omit_defaults=True):
     after: tuple[Dependency, ...] = ()
     #: Earliest start, as Unix time in whole seconds.
     begin_s: int | None = None
-    notify: Notify | None = None
+    #: When the submitter's command that notifies the owner runs: some of "start", "end" (any
+    #: outcome) and "fail" (any outcome but COMPLETED).
+    notify: tuple[str, ...] = ()
     group: UserGroup | None = None
     #: Whether it is cancelled as soon as one of its dependencies can never be met.
     cancel_if_never: bool = False
@@ -515,9 +506,10 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def notifies_end(self) -> bool:
         """Whether the job has ended, and its owner is notified of that."""
-        notify, outcome = self.spec.notify, self.outcome
-        is_over = self.state is JobState.CLEANING and not self.is_to_retry
-        return is_over and notify is not None and outcome is not None and notify.wants(outcome)
+        if self.state is not JobState.CLEANING or self.is_to_retry or self.outcome is None:
+            return False
+        on = self.spec.notify
+        return "end" in on or ("fail" in on and self.outcome is not Outcome.COMPLETED)
 
     @property
     def only_notifies(self) -> bool:

@@ -20,7 +20,6 @@ from drfd.core.model.job import (
     Actor,
     Dependency,
     JobSpec,
-    Notify,
     RequiredOutcome,
     UserGroup,
     command_text,
@@ -138,7 +137,7 @@ def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms)
         attach=request.attach,
         after=dependencies(request.after),
         begin_s=max(request.begin_s or 0, earliest_s) or None,
-        notify=None if notify is None else Notify(tuple(notify.on)),
+        notify=() if notify is None else tuple(notify.on),
         group=None if request.group is None else UserGroup(*read_group(request.group)),
         cancel_if_never=(request.if_never or defaults.if_never) == "cancel",
     )

@@ -345,9 +345,7 @@ class Link:
             self._submit(self._refused_by_stray(effect, job))
             return
         begins = isinstance(effect, effects.Launch)
-        begins = begins or (
-            isinstance(effect, effects.RemoveAttempt) and job.spec.notify is not None
-        )
+        begins = begins or (isinstance(effect, effects.RemoveAttempt) and bool(job.spec.notify))
         looks = begins and any(grant.name == GPU for grant in self._grants(job))
         if looks or (begins and self._spent_s > _ROUND_S):
             self._do_later(self._order_later(effect, job.id, looks=looks))
@@ -389,7 +387,7 @@ class Link:
                     id=job_id, attempt=attempt, count=count, signals=signals
                 )
                 self._order(protocol.SIGNAL, order)
-            case effects.RemoveAttempt() if job.spec.notify is not None:
+            case effects.RemoveAttempt() if job.spec.notify:
                 self._order_notice(effect, job)
             case _:
                 self._send_attempt(effect)
@@ -597,7 +595,7 @@ class Link:
                     gone=report.gone and not left_bytes,
                 )
                 # A notification is still to run.
-                is_removed = report.gone and job.spec.notify is None
+                is_removed = report.gone and not job.spec.notify
             case st.RemovedReport():
                 if self._forget(key) or job is None:
                     return

@@ -155,7 +155,7 @@ def order_for(
         hidden=BELOW_DEVICE_LISTS if GPU in named else (),
         limits=limits,
         proof=proof,
-        tells_start=spec.notify is not None and "start" in spec.notify.on,
+        tells_start="start" in spec.notify,
         empties_output=not job.restarts and not (spec.append or shares_output(job, beside)),
         output_max_bytes=spec.output_max_bytes or 0,
         devices=found.devices,

@@ -306,7 +306,7 @@ def conditions_view(job: Job, name_of: Callable[[int], str] = str) -> replies.Co
 def option_fields(spec: JobSpec, notice: Sequence[str]) -> dict[str, object]:
     """Return the fields of a submit request that its options set, but those about conditions.
     `notice` is the command that notifies its owner."""
-    demand, notify = spec.demand, spec.notify
+    demand = spec.demand
     amounts = _amounts(demand)
     end = {"cores_max_milli": spec.cores_max_milli} if spec.cores_max_milli else {}
     memory = {"gres_memory": dict(demand.gres_memory)} if demand.gres_memory else {}
@@ -325,9 +325,7 @@ def option_fields(spec: JobSpec, notice: Sequence[str]) -> dict[str, object]:
         "time_limit_s": spec.time_limit_s or 0,
         "stdout": spec.stdout,
         "stderr": spec.stderr,
-        "notify": None
-        if notify is None
-        else {"on": list(notify.on), "argv": list(map(carried, notice))},
+        "notify": {"on": [*spec.notify], "argv": [*map(carried, notice)]} if spec.notify else None,
         "group": None if spec.group is None else str(spec.group),
         "if_never": "cancel" if spec.cancel_if_never else "keep",
     }  # fmt: skip
