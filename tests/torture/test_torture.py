@@ -24,7 +24,7 @@ from drfd.core.ledger import ledger
 from drfd.core.model import effects as ef
 from drfd.core.model import events as ev
 from drfd.core.model.job import Outcome
-from drfd.core.scheduling import policies
+from drfd.core.scheduling import backfill, policies
 from drfd.daemon.engine import engine
 from slurm_cluster import missing
 from torture.fuzz import CORPUS, attack, corpus_of, made, targets
@@ -110,7 +110,8 @@ def test_a_run_is_the_same_every_time():
 
 
 def let_all_in(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(policies, "fits", lambda demand, room: True)
+    for module in (backfill, policies):
+        patch.setattr(module, "fits", lambda demand, room: True)
 
 
 def give_nothing_back(patch: pytest.MonkeyPatch) -> None:
