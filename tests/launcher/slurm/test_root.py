@@ -54,7 +54,16 @@ class Helper:
         self.process = subprocess.Popen(
             python(
                 "from drfd.launcher.slurm_root.main import main; main()",
-                *("--state", state, "--controller", CONTROLLER, "--launcher", ME, "--keys", keys),
+                *(
+                    "--state",
+                    state,
+                    "--controller",
+                    CONTROLLER,
+                    "--launcher",
+                    name_of(ME),
+                    "--keys",
+                    keys,
+                ),
                 *("--allow-uid", ME, "--config", config, "--timeout", 2),
             )
         )
@@ -220,7 +229,7 @@ def test_a_signature_is_valid_for_its_payload_and_its_user_alone(helper, tmp_pat
     assert "not signed" in helper.submit(other)[1]
     assert "not signed" in helper.submit(replace(asked, uid=54321))[1]
     # A system account's, whatever is signed.
-    assert "not allowed" in helper.submit(signed(tmp_path, uid=5, user="games"))[1]
+    assert "not allowed" in helper.submit(signed(tmp_path, uid=1, user="daemon"))[1]
     assert helper.calls() == []
 
 
