@@ -30,7 +30,7 @@ from drfd.journal.database import Database
 from drfd.journal.files import Reserve, open_database
 from drfd.journal.history import PastFilter, query
 from drfd.journal.pruning import EventCount, EventTally, Pruning
-from drfd.journal.submissions import Submissions
+from drfd.journal.submissions import StoredSubmissions
 
 #: Write the row of a job. The indices of live and of ended jobs are not written again while a job
 #: is live.
@@ -59,7 +59,7 @@ class Journal:
 
     def _take_up(self) -> None:
         """Begin with what the file has: the counts and caches of its parts."""
-        self.submissions = Submissions(self._db)
+        self.submissions = StoredSubmissions(self._db)
         self.arrays = Arrays(self._db)
         self._pruning = Pruning(self._db)
         #: Live jobs whose rows the open transaction writes at its end, once for all their events.

@@ -44,7 +44,7 @@ class Payload(NamedTuple):
         return unpack.decode(self.data)
 
 
-class Submissions:
+class StoredSubmissions:
     """The tables of submissions and blobs. Methods raise HostError."""
 
     def __init__(self, db: Database) -> None:

@@ -26,7 +26,7 @@ from drfd_cli.commands.shares import POOLS
 from drfd_cli.demo import private_daemon
 from drfd_cli.options import WithExperiments
 from drfd_cli.output import Column
-from drfd_cli.tables.layout import Table
+from drfd_cli.tables.layout import TextTable
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import DoctorReply, JobView, NodeView, SharesReply
@@ -248,7 +248,7 @@ def _table(shares: SharesReply, jobs: list[JobView], at_s: float) -> str:
     ]
     ended = [job for job in jobs if job["ended_at"]]
     caption = f"{at_s:.0f} s, {len(ended)} of {len(jobs)} jobs have ended"
-    return "\n".join([*Table(columns).lines(pools(shares)), "", f" {caption}"])
+    return "\n".join([*TextTable(columns).lines(pools(shares)), "", f" {caption}"])
 
 
 class _Lines:

@@ -21,7 +21,7 @@ from drfd_cli.options import (
 )
 from drfd_cli.output import Result
 from drfd_cli.tables.columns import JOBS, picked
-from drfd_cli.tables.layout import Table, echo
+from drfd_cli.tables.layout import TextTable, echo
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import JobView, StatusReply
@@ -91,7 +91,7 @@ def _print_jobs(first: StatusReply, pages: Iterable[StatusReply]) -> None:
     has_more = first.get("after") is not None
     has_groups = has_more or any(job.get("group") is not None for job in first["jobs"])
     without = {*([] if has_groups else ["group"]), *([] if first.get("gres") else ["gres"])}
-    table = Table(picked(JOBS, _COLUMNS, without=without), is_long=has_more)
+    table = TextTable(picked(JOBS, _COLUMNS, without=without), is_long=has_more)
     # Each page is printed before the next one is asked for.
     for jobs in _counted(pages, counts):
         echo(table.lines(jobs))

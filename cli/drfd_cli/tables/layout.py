@@ -58,7 +58,7 @@ class Painted(str):
         return cell
 
 
-class Table:
+class TextTable:
     """A table whose rows come in pages. Each page is laid out when it comes, and may widen columns.
 
     Unless it is fixed, the last column is broken into lines. On a screen, neighbours with the same
@@ -248,7 +248,7 @@ def print_items(
 ) -> None:  # fmt: skip
     """Print a table with a row for each item, and below them rows of which the cells are given by
     their headings."""
-    table = Table(columns)
+    table = TextTable(columns)
     rows = [[column.show(item) for column in table.columns] for item in items]
     rows += [[row.get(column.title, "") for column in table.columns] for row in below]
     echo([*table.lines_of(rows), ""])
@@ -256,4 +256,4 @@ def print_items(
 
 def print_rows(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> None:
     """Print a table of rows of cells."""
-    echo([*Table(columns).lines_of([*rows]), ""])
+    echo([*TextTable(columns).lines_of([*rows]), ""])

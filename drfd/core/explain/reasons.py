@@ -25,8 +25,8 @@ from drfd.core.model.job import Job, JobState, RequiredOutcome
 from drfd.core.model.machine import Room, Vector, fits, lacking_of, minus, plus, short_axes
 from drfd.core.scheduling.backfill import (
     AtLimit,
+    Behind,
     Delays,
-    MayNotPass,
     NoRoom,
     NoSlot,
     Reservation,
@@ -275,7 +275,7 @@ def closed_in_pass(case: Case) -> Wait | None:
                 return path_limit(case, tree)
             case Delays(delayed):
                 return _kept_for(case, delayed, job_id)
-            case MayNotPass(first):
+            case Behind(first):
                 return _behind(case, first)
     return None
 

@@ -467,14 +467,14 @@ class Delays(NamedTuple):
     reservation: Reservation
 
 
-class MayNotPass(NamedTuple):
+class Behind(NamedTuple):
     """Another job comes first, and waits itself."""
 
     job_id: int
 
 
 #: A gate that is closed for a job, with its facts.
-Closed = NoSlot | NoRoom | AtLimit | Delays | MayNotPass
+Closed = NoSlot | NoRoom | AtLimit | Delays | Behind
 
 
 @dataclass
@@ -511,7 +511,7 @@ class Backfill:
             return Delays(delayed)
         for path in (ROOT, *path_up(leaf)) if self.unpassed else ():
             if self.unpassed.get(path, job_id) != job_id:
-                return MayNotPass(self.unpassed[path])
+                return Behind(self.unpassed[path])
         return None
 
     def may_renew(self, before: Reservation) -> bool:

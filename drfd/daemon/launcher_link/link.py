@@ -84,7 +84,7 @@ def booted_at_s() -> float:
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class State(Enum):
+class LinkState(Enum):
     #: There is no launcher of this version that has greeted.
     AWAY = "away"
     #: It was asked for all attempts that it knows.
@@ -93,17 +93,17 @@ class State(Enum):
     READY = "ready"
 
 
-class Step(Enum):
+class LinkStep(Enum):
     GREETED = "hello"
     RECONCILED = "listed"
 
 
 #: What leads from one state to the next. The end of the connection leads to AWAY from everywhere.
 MOVES = {
-    (State.AWAY, Step.GREETED): State.LISTING,
-    (State.LISTING, Step.RECONCILED): State.READY,
+    (LinkState.AWAY, LinkStep.GREETED): LinkState.LISTING,
+    (LinkState.LISTING, LinkStep.RECONCILED): LinkState.READY,
     # It lists again after an error of the journal, or when it has other nodes.
-    (State.READY, Step.RECONCILED): State.READY,
+    (LinkState.READY, LinkStep.RECONCILED): LinkState.READY,
 }
 
 
@@ -133,7 +133,7 @@ class Link:
         self.meter = meter
         self.gpu_use = GpuUse(meter)
         self._socket_path = socket_path
-        self.state = State.AWAY
+        self.state = LinkState.AWAY
         #: Since when no launcher has taken orders, on the monotonic clock, or None if one does.
         self.away_since_s: float | None = time.monotonic()
         self._logged_away = False
@@ -173,11 +173,11 @@ class Link:
         #: Seconds that orders have taken in this round of the loop.
         self._spent_s = 0.0
 
-    def _move(self, step: Step) -> None:
+    def _move(self, step: LinkStep) -> None:
         self.state = MOVES[self.state, step]
 
     def is_ready(self) -> bool:
-        return self.state is State.READY
+        return self.state is LinkState.READY
 
     def adopt(self, nodes: Nodes) -> None:
         """Let the launcher run jobs on these nodes from now on."""
@@ -186,7 +186,7 @@ class Link:
             self._has_nodes.clear()
         else:
             self._has_nodes.set()
-        if nodes != before and self.state is not State.AWAY:
+        if nodes != before and self.state is not LinkState.AWAY:
             self.list_again()
 
     def node_faults(self) -> dict[str, str]:
@@ -270,7 +270,7 @@ class Link:
         await wire.over
 
     def _disconnect(self) -> None:
-        was_ready, self.state = self.is_ready(), State.AWAY
+        was_ready, self.state = self.is_ready(), LinkState.AWAY
         if self._relist is not None:
             self._relist.cancel()
         for task in self._tasks:
@@ -288,7 +288,7 @@ class Link:
 
     def _take(self, line: bytes) -> None:
         """Take a report. Raises BadMessage, ConnectionError."""
-        if self.state is State.AWAY:
+        if self.state is LinkState.AWAY:
             self._take_hello(protocol.decode(line))
         else:
             self._take_report(messages.read_report(line))
@@ -302,7 +302,7 @@ class Link:
         if self.fault is not None:
             raise ConnectionError(self.fault)
         self.hello = hello
-        self._move(Step.GREETED)
+        self._move(LinkStep.GREETED)
         self.list_again()
         if self.nodes.has_home:
             self.meter.configure(hello)
@@ -314,7 +314,7 @@ class Link:
 
     def send(self, message: Message, payload: bytes | None = None) -> None:
         """Send an order, if there is a launcher that has greeted."""
-        if self.wire is not None and self.state is not State.AWAY:
+        if self.wire is not None and self.state is not LinkState.AWAY:
             self.wire.send(msgspec.json.encode(message) + b"\n", payload)
 
     def _order(self, command: str, order: protocol.Order, payload: bytes | None = None) -> None:
@@ -658,7 +658,7 @@ class Link:
             if self.wire is not wire:
                 return
             engine = self._engine
-            self._move(Step.RECONCILED)
+            self._move(LinkStep.RECONCILED)
             self.away_since_s = None
             # Submitted first, so that it is durable before any job is admitted.
             highest = max((job_id for job_id, _ in known), default=0)

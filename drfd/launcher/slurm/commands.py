@@ -123,7 +123,7 @@ class Commands:
         signal: int = 0,
         fds: Sequence[int] = (),
     ) -> None:
-        """Have the helper do what a `Request` with these fields asks for, with copies of these
+        """Have the helper do what a `RootRequest` with these fields asks for, with copies of these
         descriptors. Raises OSError if they cannot be copied."""
         fields = {"do": do, "job": job, "slurm_id": slurm_id, "signal": signal}
         each = _Waiting(fields, tuple(os.dup(fd) for fd in fds), on_answer)

@@ -45,7 +45,7 @@ from drfd.launcher.runner.shortage import failure
 from drfd.launcher.settings import account_of
 from drfd.launcher.signatures import SigningKeys, with_check
 from drfd.launcher.slurm_root import requests, words
-from drfd.launcher.slurm_root.requests import Request
+from drfd.launcher.slurm_root.requests import RootRequest
 from drfd.linux import service
 from drfd.linux.descriptors import opened
 from drfd.linux.sealed import NotSealed, read_sealed, receive, sealed_size
@@ -164,7 +164,7 @@ class _Helper:
                 if not data:
                     break
                 try:
-                    request: Request = read(Request, decode(data), "request")
+                    request: RootRequest = read(RootRequest, decode(data), "request")
                 except BadMessage as error:
                     log.error("event=bad-request error=%s", error)
                     break
@@ -174,7 +174,7 @@ class _Helper:
         # Without waiting for the commands that run.
         os._exit(0)
 
-    def _carry_out(self, request: Request, fds: list[int]) -> None:
+    def _carry_out(self, request: RootRequest, fds: list[int]) -> None:
         """Carry out a request, and answer it. Closes the descriptors."""
         code, was_run = None, True
         with _in_memory() as output, _in_memory() as errors:
@@ -197,7 +197,7 @@ class _Helper:
         for fd in fds:
             os.close(fd)
 
-    def _commands(self, request: Request) -> Sequence[Sequence[str]]:
+    def _commands(self, request: RootRequest) -> Sequence[Sequence[str]]:
         if request.do in words.FIXED:
             return words.FIXED[request.do]
         if request.do in (requests.SUSPEND, requests.RESUME):

@@ -1,8 +1,8 @@
 """What the launcher of Slurm's nodes asks of the helper.
 
-A request is one message (SOCK_SEQPACKET) with all fields of `Request`. Two descriptors come with
-SUBMIT, of sealed files: the order, as the controller's message, and its payload. Each request has
-one answer: `number`, `code` (the command's exit code, or null without one), `was_run`, and
+A request is one message (SOCK_SEQPACKET) with all fields of `RootRequest`. Two descriptors come
+with SUBMIT, of sealed files: the order, as the controller's message, and its payload. Each request
+has one answer: `number`, `code` (the command's exit code, or null without one), `was_run`, and
 descriptors of the output and the error output. If `was_run` is false, nothing was submitted, and
 the error output is a `launch_failed` record.
 
@@ -41,7 +41,7 @@ ALLOCATED_FIELDS = ("tres-alloc", "NodeList", "Comment")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class RootRequest:
     number: Number
     do: Annotated[str, Must(VERBS.__contains__, "is no verb")]
     #: drfd's id of the job, which its name in Slurm holds, and Slurm's id.

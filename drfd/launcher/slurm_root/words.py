@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from drfd.launcher.protocol import EVERY_DISK, LaunchOrder
 from drfd.launcher.slurm_root import requests
-from drfd.launcher.slurm_root.requests import Request
+from drfd.launcher.slurm_root.requests import RootRequest
 
 _MEBI = 1 << 20
 
@@ -28,7 +28,7 @@ FIXED = {
 PROGRAMS = ("sbatch", "squeue", "sinfo", "scancel", "scontrol")
 
 
-def control_words(request: Request) -> tuple[str, ...]:
+def control_words(request: RootRequest) -> tuple[str, ...]:
     """Return the command for one of Slurm's jobs. scancel compares the name itself: it may wait for
     a slurmctld that has given the id to another job when it comes back. scontrol does not."""
     name, number = f"--name={title_of(request.job)}", str(request.slurm_id)
@@ -42,7 +42,7 @@ def control_words(request: Request) -> tuple[str, ...]:
     return "scontrol", request.do, number
 
 
-def title_words(request: Request) -> tuple[str, ...]:
+def title_words(request: RootRequest) -> tuple[str, ...]:
     """Return the command that prints the name of a job."""
     return "squeue", "-h", "-a", "-t", "all", "-j", str(request.slurm_id), "-o", "%j"
 

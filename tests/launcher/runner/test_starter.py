@@ -26,7 +26,7 @@ from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment
 from drfd.launcher.runner import failures
 from drfd.launcher.runner.starter import layout, plan
-from drfd.launcher.runner.starter.layout import Plan
+from drfd.launcher.runner.starter.layout import AttemptPlan
 from drfd.launcher.runner.starter.plan import JobStart
 from drfd.launcher.runner.starter.program import SYS_RESOURCE, open_starter
 from drfd.launcher.runner.starter.sources import (
@@ -218,7 +218,7 @@ class Place(Unconfined):
 
 
 @pytest.fixture(scope="module")
-def usual() -> tuple[Plan, bytes]:
+def usual() -> tuple[AttemptPlan, bytes]:
     """A plan without rights to drop, and a payload."""
     asked = order(
         *("true", "a b"),
@@ -245,7 +245,7 @@ ITS_OWN = CgroupSetting("/proc/self/oom_score_adj", "0", "0")
 AS_NOBODY = {"drops": False, "leaves_keyring": False, "joins_keyring": False}
 
 
-def plan_of(asked: Asked, limit: CgroupSetting = ITS_OWN) -> Plan:
+def plan_of(asked: Asked, limit: CgroupSetting = ITS_OWN) -> AttemptPlan:
     """A plan without rights to drop."""
     user = pwd.struct_passwd(("nobody", "", asked.uid, asked.uid, "", "/", "/bin/sh"))
     start = JobStart(Assignment(asked.order, -1), user, [asked.uid], Place("a test"), place=None)
@@ -254,7 +254,7 @@ def plan_of(asked: Asked, limit: CgroupSetting = ITS_OWN) -> Plan:
         return plan.plan_of(start, [limit], 0)._replace(**AS_NOBODY, resets_oom_score=False)
 
 
-def dropping(given: Plan, capabilities: int | None = None) -> Plan:
+def dropping(given: AttemptPlan, capabilities: int | None = None) -> AttemptPlan:
     """The same plan with rights to drop."""
     every = syscalls.capabilities().permitted if capabilities is None else capabilities
     return given._replace(drops=True, effective=every, permitted=every)
@@ -267,7 +267,7 @@ def _nobody() -> dict[str, object]:
 
 def run(
     program: Path,
-    given: Plan | bytes,
+    given: AttemptPlan | bytes,
     payload: bytes,
     before: list[str] | None = None,
     *,

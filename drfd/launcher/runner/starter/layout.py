@@ -1,9 +1,9 @@
 """The layout of a plan: what root has decided of an attempt, for the compiled program.
 
-`Plan` is the one list of its fields. `encode` writes them in this order, and `header` makes of them
-plan.h, the struct and its reader, when the program is compiled. In a plan comes first the length of
-the rest, in four bytes, then each field with a NUL after it. Numbers are hexadecimal; a list has
-its length first. It holds nothing of the payload. This module needs no other one of drfd's.
+`AttemptPlan` is the one list of its fields. `encode` writes them in this order, and `header` makes
+of them plan.h, the struct and its reader, when the program is compiled. In a plan comes first the
+length of the rest, in four bytes, then each field with a NUL after it. Numbers are hexadecimal; a
+list has its length first. It holds nothing of the payload. It needs no other module of drfd.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import struct
 from typing import NamedTuple, get_type_hints
 
 
-class Plan(NamedTuple):
+class AttemptPlan(NamedTuple):
     """What root has decided; plan.py says what of."""
 
     #: Whether root's rights are dropped; those of the attempt's parent, as bits.
@@ -77,7 +77,7 @@ class Plan(NamedTuple):
     own: list[str]
 
 
-def encode(plan: Plan) -> bytes:
+def encode(plan: AttemptPlan) -> bytes:
     """Raises ValueError if a text contains a NUL."""
     words: list[str] = []
     for field in plan:
@@ -120,7 +120,7 @@ _IN_C: dict[object, tuple[str, str]] = {
 
 def header() -> str:
     """Return plan.h."""
-    fields = [(name, *_IN_C[kind]) for name, kind in get_type_hints(Plan).items()]
+    fields = [(name, *_IN_C[kind]) for name, kind in get_type_hints(AttemptPlan).items()]
     return "\n".join(
         (
             "struct plan {",

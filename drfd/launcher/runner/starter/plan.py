@@ -16,7 +16,7 @@ from drfd.launcher.attempt_files import Key
 from drfd.launcher.confinement.interface import CgroupSetting, Confinement
 from drfd.launcher.protocol import Assignment
 from drfd.launcher.runner import identity, inheritance
-from drfd.launcher.runner.starter.layout import Plan
+from drfd.launcher.runner.starter.layout import AttemptPlan
 from drfd.launcher.system.private_tmp import COVERED
 
 #: Seconds that a job's process may take until its program begins.
@@ -45,7 +45,7 @@ class JobStart:
         return self.assignment.order.key
 
 
-def plan_of(job: JobStart, settings: list[CgroupSetting], capabilities: int) -> Plan:
+def plan_of(job: JobStart, settings: list[CgroupSetting], capabilities: int) -> AttemptPlan:
     """Return the plan of an attempt. `settings` are limits to be set first, and `capabilities`
     those of its runner, as bits. Raises LimitFailed."""
     order, user, is_notice = job.assignment.order, job.user, job.assignment.is_notice
@@ -55,7 +55,7 @@ def plan_of(job: JobStart, settings: list[CgroupSetting], capabilities: int) -> 
     has_keyrings = inheritance.why_no_keyrings() is None
     variables = identity.variables_of(user, order)
     first, second = COVERED
-    return Plan(
+    return AttemptPlan(
         drops=is_root,
         effective=capabilities,
         permitted=capabilities,
