@@ -145,13 +145,18 @@ class TextTable:
 
     def _kept(self) -> list[int]:
         """Return the indices of the columns for which the screen is wide enough."""
-        ranks = [column.rank for column in self.columns]
-        last = len(ranks) - 1
+        ranks, leasts = [column.rank for column in self.columns], self._leasts()
+        last, room = len(ranks) - 1, self._room - 2 + _APART
         if self.columns[last].is_sentence and not ranks[last]:
-            # Without room for it, its sentences are below the rows.
             ranks[last] = _SENTENCES
-        spans = [*zip(self._leasts(), self._wanted, ranks, strict=True)]
-        kept = fitted(spans, self._room - 2 + _APART, _APART)
+            # As wide as `_explained` wants it.
+            most = -(-self._wanted[last] * 4 // (3 * _MOST_BROKEN))
+            beside = [*leasts[:-1], max(leasts[-1], most)]
+            kept = fitted([*zip(beside, self._wanted, ranks, strict=True)], room, _APART)
+            if last in kept:
+                return sorted(kept)
+            # Without room for them, the sentences are below the rows.
+        kept = fitted([*zip(leasts, self._wanted, ranks, strict=True)], room, _APART)
         return sorted({*kept, last} if ranks[last] == _SENTENCES else kept)
 
     def _laid_out(self, *, is_broken: bool) -> tuple[list[int], int]:

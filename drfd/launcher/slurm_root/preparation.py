@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from drfd.launcher.accounts import Denied, account, give_up_rights, groups_of
 from drfd.launcher.protocol import LaunchOrder, decode, read_order
 from drfd.launcher.runner import identity
+from drfd.launcher.runner.failures import of_error, unreadable
 from drfd.linux.sealed import read_sealed
 from drfd.payload import scripts, unpack
 from drfd.payload.environment import DEVICE_LISTS
@@ -52,9 +53,6 @@ def main(arguments: Sequence[str]) -> None:
         )
         _write(1, f"{gid}\0{stdout}\0{stderr}\0")
     except Exception as error:
-        # To load this takes half as long as all the rest.
-        from drfd.launcher.runner.failures import of_error, unreadable
-
         failed = Denied(unreadable(error)) if isinstance(error, ValueError) else error
         _write(2, json.dumps(of_error(failed)))
         sys.exit(1)
