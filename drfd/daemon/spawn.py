@@ -9,7 +9,6 @@ import os
 import pwd
 import stat
 import subprocess
-import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,12 +19,13 @@ from drfd.common.errors import ConfigError, HostError, StillStarting
 from drfd.daemon.cluster import has_slurm
 from drfd.daemon.config import Config, load, load_if_there
 from drfd.launcher.settings import account_of
+from drfd.linux.own_process import RUN_MODULE
 from drfd.payload.signature import KEYS_NAME
 
 log = logging.getLogger("drfd")
 
 #: Runs the package that is the next word; tests run it with failpoints (tests/failing.py).
-RUN = (sys.executable, "-I", "-m")
+RUN = RUN_MODULE
 #: The system user that the controller becomes, if there is one and nothing else is configured.
 DEFAULT_USER = "drfd"
 #: The system user of the launcher of Slurm's nodes.

@@ -25,6 +25,7 @@ from drfd.common.errors import HostError, NotPermitted, Refused
 from drfd.install.asked import ANSWERS, CONNECTED, DRAINED
 from drfd.install.trust import distrust
 from drfd.linux import service
+from drfd.linux.own_process import RUN_MODULE
 
 SLICE, JOBS, LAUNCHER = "drfd.slice", "drfd-jobs.service", "drfd-launcher.service"
 #: Not enabled: the controller's unit starts the launcher, and that one its root helper.
@@ -49,8 +50,7 @@ _ATTEMPTS = {
 }
 
 #: The commands that run a module and `drf` of this environment.
-_MODULE = (sys.executable, "-I", "-m")
-_DRF = (*_MODULE, "drfd_cli")
+_DRF = (*RUN_MODULE, "drfd_cli")
 _SOCKET = str(paths.SYSTEM_SOCKET)
 #: Default timeout of a program, in seconds: longer than systemd waits for the start of a service
 #: with a long journal, which is ten minutes.
@@ -374,7 +374,7 @@ def _listed(target: Target) -> set[str]:
 def _answer() -> int:
     """Return what drfd.install.asked says of the system's daemon."""
     with suppress(subprocess.TimeoutExpired, OSError):
-        done = _run_client((*_MODULE, "drfd.install.asked", _SOCKET), _ANSWER_S)
+        done = _run_client((*RUN_MODULE, "drfd.install.asked", _SOCKET), _ANSWER_S)
         return max(done.returncode, 0)
     return 0
 

@@ -26,14 +26,14 @@ from typing import TypeAlias
 from drfd.launcher.system import process
 from drfd.launcher.system.background import BackgroundWork
 from drfd.linux import syscalls
-from drfd.linux.own_process import NOBODY, be_killed_first, drop_rights
+from drfd.linux.own_process import NOBODY, RUN_MODULE, be_killed_first, drop_rights
 from drfd.linux.sealed import receive
 from drfd.linux.user_database import look_up_name, written_name
 
 #: A question: the seconds that the answer may take, what is asked, and of whom.
 Question: TypeAlias = Sequence[object]
 
-_PROGRAM = (sys.executable, "-I", "-m", "drfd.launcher.accounts")
+_PROGRAM = (*RUN_MODULE, "drfd.launcher.accounts")
 #: Longest answer that is read: an account with all the groups that Linux allows.
 _MOST_BYTES = 1 << 20
 #: The highest uid that a user can have; the next number means "no uid".

@@ -109,10 +109,7 @@ class Attempt:
 
 
 _PIECE_BYTES = 1 << 16
-_KINDS = [
-    *("created", "runner", "submitted", "launched", "launch_failed", "exited"),
-    "signalled",
-]
+_KINDS = "created", "runner", "submitted", "launched", "launch_failed", "exited", "signalled"
 _decode = json.JSONDecoder().decode
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 #: The start of the record that is overwritten, and the digits reserved for its count.

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import sys
 from collections.abc import Callable, Sequence
 
 from drfd.linux import syscalls
 
+#: Runs the module of drfd that is the next word, with what is installed and nothing of its user's.
+RUN_MODULE = (sys.executable, "-I", "-m")
 #: The uid and gid of "nobody" on every Linux.
 NOBODY = 65534
 OOM_SCORE = "/proc/self/oom_score_adj"

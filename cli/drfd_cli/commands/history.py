@@ -22,6 +22,7 @@ from drfd_cli.tables.columns import (
     column,
     counts,
     field,
+    percent,
     picked,
     used,
 )
@@ -163,7 +164,7 @@ def _core_hours(microseconds: int | None) -> str:
 
 
 def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share:.0%}"
+    return "-" if share is None else percent(share)
 
 
 def _parts(axis: str) -> list[Column]:

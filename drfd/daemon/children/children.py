@@ -17,7 +17,6 @@ import gc
 import logging
 import os
 import signal
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -58,8 +57,8 @@ class Program:
         os.dup2(task, 0)
         # Only the time zone matters.
         environment = {name: os.environ[name] for name in ("TZ",) if name in os.environ}
-        words = [sys.executable, "-I", "-m", self.module]
-        os.execve(sys.executable, words, environment)
+        words = (*own_process.RUN_MODULE, self.module)
+        os.execve(words[0], words, environment)
 
 
 class WorkKind(NamedTuple):

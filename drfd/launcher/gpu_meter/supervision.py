@@ -11,17 +11,17 @@ import logging
 import os
 import selectors
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 
 from drfd.launcher.gpu_meter.reading import MAX_LINE_BYTES, PERIOD_S
 from drfd.launcher.protocol import GPUS, Message
 from drfd.launcher.system.background import BackgroundWork
+from drfd.linux.own_process import RUN_MODULE
 
 log = logging.getLogger("drfd.launcher")
 
-PROGRAM = [sys.executable, "-I", "-m", "drfd.launcher.gpu_meter"]
+PROGRAM = (*RUN_MODULE, "drfd.launcher.gpu_meter")
 #: There while NVIDIA's driver is loaded.
 _DRIVER = "/proc/driver/nvidia/version"
 #: Seconds without a line after which a process is killed.

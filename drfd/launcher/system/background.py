@@ -9,8 +9,9 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
+
+from drfd.linux.own_process import RUN_MODULE
 
 #: Nice value of these processes, so that users' jobs go first.
 _NICE = 10
@@ -19,7 +20,7 @@ _NICE = 10
 def own_program(module: str, *words: object) -> list[str]:
     """Return the command that runs a module of drfd's, whose first argument is the launcher's pid:
     its process ends with the launcher (`process.die_with`)."""
-    return [sys.executable, "-I", "-m", module, str(os.getpid()), *map(str, words)]
+    return [*RUN_MODULE, module, str(os.getpid()), *map(str, words)]
 
 
 class BackgroundWork:
