@@ -115,10 +115,10 @@ def test_status_is_a_table_with_reasons_and_counts(drf, screen, listed, job):
     assert (result.code, result.err) == (0, "")
     listed(*jobs[:2], counts={"PENDING": 1, "RUNNING": 1})
     assert text(screen(80, "status")) == text(f"""
- ID   NAME    USER    STATE     CORES   MEM   IO R/W    TIME
- {"─" * 62}
- 42   train   alice   RUNNING       8   16G        -   1m30s
- 43   train   alice   PENDING       8   16G        -       -
+ ID   NAME    USER    STATE     CORES   MEM    TIME
+ {"─" * 53}
+ 42   train   alice   RUNNING       8   16G   1m30s
+ 43   train   alice   PENDING       8   16G       -
       RESOURCES: needs 8 cores, 3 free; job 40 (bob) holds 5 until 14:05 at the
       latest
 
@@ -264,11 +264,11 @@ def test_status_has_one_row_for_the_tasks_that_wait_and_one_for_each_that_runs(d
         counts={"RUNNING": 2, "PENDING": 93},
     )  # fmt: skip
     assert text(drf("status").screen) == text(f"""
-          ID   NAME   USER    POOL         STATE     CORES   MEM   IO R/W    TIME   WHY
- {"─" * 131}
-        42_5   fit    alice   root.alice   RUNNING       8   16G        -   1m30s
-        42_6   fit    alice   root.alice   RUNNING       8   16G        -   1m30s
- 42_[7-99%2]   fit    alice   root.alice   PENDING       8   16G        -       -   LIMIT: array 42 runs 2 tasks at once at the most
+          ID   NAME   USER    POOL         STATE     CORES   MEM    TIME   WHY
+ {"─" * 122}
+        42_5   fit    alice   root.alice   RUNNING       8   16G   1m30s
+        42_6   fit    alice   root.alice   RUNNING       8   16G   1m30s
+ 42_[7-99%2]   fit    alice   root.alice   PENDING       8   16G       -   LIMIT: array 42 runs 2 tasks at once at the most
 
 93 PENDING 2 RUNNING
 """)  # noqa: E501
@@ -351,7 +351,8 @@ def test_columns_can_be_chosen_and_no_jobs_are_a_header_alone(drf, listed, job, 
 
 def test_names_and_reasons_take_no_room_from_the_demand(screen, listed, job):
     names = {"name": "x" * 40, "user": "a" * 30, "pool": "root.lab." + "a" * 30}
-    listed(job(id=12345, **names), job(id=12346, **names, **WAITS))
+    demand = {**job()["demand"], "read": 200 << 20}
+    listed(job(id=12345, demand=demand, **names), job(id=12346, **names, **WAITS))
     heads = screen(80, "status").splitlines()[1].split()
     assert heads == ["ID", "NAME", "USER", "STATE", "CORES", "MEM", "IO", "R/W", "TIME"]
 

@@ -72,6 +72,7 @@ class TextTable:
         self._titles = [clean(column.title) for column in self.columns]
         #: The widths that the pages so far would have.
         self._wanted = [*map(columns_of, self._titles)]
+        self._is_long = is_long
         self._room = sys.maxsize if is_long and not has_screen() else width()
         self._is_begun = self._is_below = False
 
@@ -92,12 +93,13 @@ class TextTable:
             for before, each in zip(self._wanted, texts, strict=True)
         ]
         if not self._is_begun:
-            kept = self._kept()
             every: tuple[list[Any], ...] = (
                 self.columns, self._titles, self._wanted, cells, texts,
             )  # fmt: skip
-            for each in every:
-                each[:] = [each[at] for at in kept]
+            for choose in (self._with_values, self._fitting):
+                kept = choose(cells)
+                for each in every:
+                    each[:] = [each[at] for at in kept]
         below: dict[int, list[str]] = {}
         if self.columns[-1].is_sentence and has_screen():
             below = self._explained([texts[0][cell] for cell in cells[0]], cells[-1], texts[-1])
@@ -143,7 +145,14 @@ class TextTable:
             for column, wanted in zip(self.columns, self._wanted, strict=True)
         ]
 
-    def _kept(self) -> list[int]:
+    def _with_values(self, cells: Sequence[Sequence[object]]) -> list[int]:
+        """Return the indices of the columns that do not give way, or have a value in any row."""
+        return [
+            at for at, (column, each) in enumerate(zip(self.columns, cells, strict=True))
+            if not column.rank or self._is_long or not each or {*each} != {"-"}
+        ]  # fmt: skip
+
+    def _fitting(self, _: object) -> list[int]:
         """Return the indices of the columns for which the screen is wide enough."""
         ranks, leasts = [column.rank for column in self.columns], self._leasts()
         last, room = len(ranks) - 1, self._room - 2 + _APART
