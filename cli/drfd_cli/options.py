@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial, wraps
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
@@ -552,32 +551,3 @@ def past_selection(client: Connection, **asked: Any) -> dict[str, object]:
         "since_s": since_s, "until_s": until_s,
     }  # fmt: skip
     return {key: value for key, value in past.items() if value not in (None, [])}
-
-
-#: The package that a checkout of drfd's source has, and an installed drfd has not.
-_EXPERIMENTS = "drfd_experiments"
-
-
-class WithExperiments(click.Group):
-    """A group that in a checkout also has commands of experiments, which are imported when they are
-    used, and in its help a sentence about them."""
-
-    def __init__(
-        self, *args: Any, experiments: tuple[str, ...], about: str = "", **settings: Any
-    ) -> None:
-        from importlib.util import find_spec
-        from inspect import cleandoc
-
-        super().__init__(*args, **settings)
-        self._experiments = experiments if find_spec(_EXPERIMENTS) is not None else ()
-        if about and self._experiments:
-            self.help = f"{cleandoc(self.help or '')}\n\n{about}"
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted([*super().list_commands(ctx), *self._experiments])
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in self._experiments:
-            return super().get_command(ctx, name)
-        command: click.Command = import_module(f"{_EXPERIMENTS}.commands.{name}").command
-        return command

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any
@@ -12,8 +12,7 @@ import click
 
 from drfd.sim.figures import Panel
 from drfd_cli import charts, output
-from drfd_cli.options import asked_form, prints_result
-from drfd_cli.output import Column, Result
+from drfd_cli.output import Column
 from drfd_cli.tables.layout import print_rows
 
 #: A cell of a table, or None if it is empty.
@@ -128,41 +127,3 @@ plot_option = click.option(
     "--plot", "plot_path", metavar="FILE",
     help="Also draw it as a picture: FILE.svg or FILE.png. Needs matplotlib.",
 )  # fmt: skip
-#: Runs an experiment for so many seconds, perhaps without a word, and returns its figure, and a
-#: sentence for each result that is not as it should be.
-Live = Callable[..., tuple[Figure, list[str]]]
-
-
-def live_figure(
-    name: str, least: int, usual: int, most: int, about: str
-) -> Callable[[Live], click.Command]:
-    """Return a decorator that makes a command of an experiment with real processes: with --seconds
-    within bounds, --plot and --json. Its exit code is 1 if a result is not as it should be."""
-
-    def make(live: Live) -> click.Command:
-        @click.command(name, help=live.__doc__)
-        @click.option(
-            "--seconds", type=click.IntRange(least, most), default=usual, show_default=True,
-            help=about,
-        )  # fmt: skip
-        @plot_option
-        @prints_result()
-        def command(seconds: int, plot_path: str | None) -> Result:
-            charts.check_plot(plot_path)
-            found, wrong = live(seconds, quiet=not asked_form().is_for_people)
-            if plot_path is not None:
-                charts.write_plot(plot_path, found.title, found.panels)
-
-            def show() -> None:
-                click.echo()
-                show_figures([found])
-
-            return Result(
-                show=show,
-                view=lambda: found.view() | {"as_expected": not wrong},
-                finish=lambda: 1 if wrong else 0,
-            )
-
-        return command
-
-    return make

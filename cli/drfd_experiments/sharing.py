@@ -172,10 +172,10 @@ PHASES = (
 Shares = Mapping[str, Sequence[tuple[float, float]]]
 
 
-def expected(phase: Phase, nodes: int, mode: str = "continuous") -> list[float]:
-    """Return the dominant share of each job on an empty machine, by a mode of `alloc`."""
+def expected(phase: Phase, nodes: int) -> list[float]:
+    """Return the dominant share of each job on an empty machine, if tasks could be cut."""
     machine = dict(zip(("CPU", "memory"), (each * nodes for each in NODE), strict=True))
-    found = divide(machine, dict(zip(JOBS, phase.demands, strict=True)), mode=mode)
+    found = divide(machine, dict(zip(JOBS, phase.demands, strict=True)))
     return [float(found.dominant_share(job)) for job in JOBS]
 
 
@@ -235,7 +235,7 @@ def steady(shares: Shares, job: str, phase: int, phase_s: int) -> tuple[float, f
 
 
 def phase_table(shares: Shares, phase_s: int, nodes: int) -> Table:
-    """Return the table of a run, simulated or on a real machine, from its shares by second."""
+    """Return the table of a run from its shares by second."""
     rows: list[list[Cell]] = []
     for number, phase in enumerate(PHASES):
         ideal = expected(phase, nodes)

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import click
 import pytest
 
 from cli.drf import DRF, ROOT, Result
 from drfd.daemon.config import parse
+from drfd_cli.commands import simulate
 from drfd_cli.demo import private_daemon
-from drfd_cli.options import WithExperiments
 
 # -- alloc -------------------------------------------------------------------------------------
 
@@ -329,12 +328,10 @@ def test_the_curves_come_after_the_tables(drf, table):
 # -- the paper's figures -----------------------------------------------------------------------
 
 
-def test_where_only_the_program_is_installed_there_are_no_experiments(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    group = WithExperiments("demo", experiments=("fig8",), about="fig8 is it.", help="A demo.")
-    assert group.help == "A demo."
-    with pytest.raises(click.UsageError, match="No such command 'fig8'"):
-        group.main(["fig8", "--seconds", "12"], standalone_mode=False)
+def test_where_only_the_program_is_installed_there_are_no_experiments(drf, monkeypatch):
+    monkeypatch.setattr(simulate, "EXPERIMENTS", ())
+    assert "paper" not in drf("simulate", "--help").out
+    assert "paper: cannot be read" in drf("simulate", "paper").err
 
 
 @pytest.mark.slow
@@ -455,7 +452,7 @@ def test_a_trace_is_used_and_named(drf, tmp_path):
 def test_roots_daemon_stays_root(tmp_path, monkeypatch, uid, user):
     """As the user drfd of an installation, it would take only jobs that are signed."""
     monkeypatch.setattr(os, "getuid", lambda: uid)
-    text = private_daemon.config_for(tmp_path, ["A"], cores_milli=1000, memory_bytes=1 << 20)
+    text = private_daemon.config_for(tmp_path)
     assert parse(tomllib.loads(text), "drfd.toml").user == user
 
 

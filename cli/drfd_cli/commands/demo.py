@@ -24,12 +24,11 @@ from drfd.common.units import show_size
 from drfd_cli import output
 from drfd_cli.commands.shares import POOLS
 from drfd_cli.demo import private_daemon
-from drfd_cli.options import WithExperiments
 from drfd_cli.output import Column
 from drfd_cli.tables.layout import TextTable
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import DoctorReply, JobView, NodeView, SharesReply
+    from drfd.protocol.replies import DoctorReply, JobView, NodeView, SharesReply, SubmitReply
 
     Show = Callable[[SharesReply, list[JobView], float], None]
 
@@ -59,33 +58,15 @@ _DECLARED_BYTES = 14 * GIB
 _BAR, _BESIDE = 24, 62
 
 
-#: For the help, where they are.
-_EXPERIMENTS = '"drf demo fig8" and "drf demo fig9" repeat experiments of the DRF paper.'
-
-
-@click.group(
-    "demo", cls=WithExperiments, experiments=("fig8", "fig9"),
-    about=_EXPERIMENTS, invoke_without_command=True,
-)  # fmt: skip
-@click.pass_context
-def command(context: click.Context) -> int:
+@click.command("demo")
+def command() -> int:
     """Half a minute of fair scheduling: this machine simulates one of 9 cores and 18G, on which
     three pools stand in for users, with real processes, and one that lies and is stopped."""
-    if context.invoked_subcommand is not None:
-        return 0
     with (
         private_daemon.directory() as directory,
-        private_daemon.private_daemon(directory, _config(directory)) as client,
+        private_daemon.private_daemon(directory) as client,
     ):
         return _play(client, directory)
-
-
-def _config(directory: Path) -> str:
-    """Return the configuration of section 4.1 of the DRF paper: 9 CPUs and 18 GB."""
-    return private_daemon.config_for(
-        directory, ["A", "B", "C"], cores_milli=9000, memory_bytes=18 * GIB, disk="200M",
-        scheduling="",
-    )  # fmt: skip
 
 
 def _play(client: Connection, directory: Path) -> int:
@@ -154,9 +135,12 @@ def _remember_first(peak: dict[str, float], shares: SharesReply) -> None:
 def _submit(client: Connection, task: DemoTask, directory: Path, scale: float) -> int:
     argv = argv_for(task, directory, scale)
     out = str(directory / "%x-%j.out")
-    return private_daemon.submit(
-        client, directory, argv, task.pool, task.demand, out=out, name=task.name
-    )
+    reply: SubmitReply = client.request(
+        "submit", argv=argv, cwd="/", pool=task.pool, demand=task.demand, stdout=out, stderr=out,
+        env={"PATH": "/usr/bin:/bin", private_daemon.MARK: directory.name}, time_limit_s=60,
+        name=task.name,
+    )  # fmt: skip
+    return reply["id"]
 
 
 @dataclass(frozen=True, slots=True)

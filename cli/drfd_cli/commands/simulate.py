@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from difflib import get_close_matches
 from fractions import Fraction
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,6 @@ from drfd_cli import output
 from drfd_cli.options import (
     MOMENT,
     QuantityParam,
-    WithExperiments,
     asked_form,
     connect,
     prints_result,
@@ -345,12 +346,23 @@ def generate(capacity: object, mix: object, **recipe: Any) -> None:
         click.echo(line)
 
 
+#: Commands of a package that only a checkout of drfd's source has.
+EXPERIMENTS = ("alloc", "paper") if find_spec("drfd_experiments") is not None else ()
 #: The command that is meant if the first argument is a file.
 _DEFAULT = "trace"
 
 
-class _OrTrace(WithExperiments):
+class _OrTrace(click.Group):
     """`drf simulate FILE …` is `drf simulate trace FILE …`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *EXPERIMENTS])
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in EXPERIMENTS:
+            return super().get_command(ctx, name)
+        command: click.Command = import_module(f"drfd_experiments.commands.{name}").command
+        return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args:
@@ -374,7 +386,7 @@ class _OrTrace(WithExperiments):
         self.format_commands(ctx, formatter)
 
 
-@click.group("simulate", cls=_OrTrace, experiments=("alloc", "paper"))
+@click.group("simulate", cls=_OrTrace)
 def command() -> None:
     """What other policies or weights would have done to the jobs of a trace.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import mmap
 import os
-import tempfile
 import time
 
 from drfd.common.units import parse_cores, parse_size
@@ -21,14 +20,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--cores", type=parse_cores, default=0, help="busy cores")
     parser.add_argument("--memory", type=parse_size, default=0, help="memory to touch")
-    parser.add_argument("--rounds", type=int, help="touch it so many times, however long it takes")
-    parser.add_argument("--cache", metavar="DIR", help="where the file of these rounds is")
     parser.add_argument("--write", metavar="FILE", help="write to this file as fast as possible")
     options = parser.parse_args()
     end_s = time.monotonic() + options.seconds
-    if options.rounds:
-        _rounds(options.memory, options.rounds, options.seconds, options.cache)
-        return
     # Child processes share the touched pages, so the memory is used once.
     held = bytearray(options.memory)
     for at in range(0, len(held), mmap.PAGESIZE):
@@ -43,22 +37,6 @@ def main() -> None:
     elif workers:
         _burn((options.cores - (workers - 1) * 1000) / 1000, end_s)
     time.sleep(max(0.0, end_s - time.monotonic()))
-
-
-def _rounds(size: int, count: int, seconds: float, directory: str) -> None:
-    """Touch all of the memory `count` times. That takes `seconds` if its pages stay in place, and
-    longer if the kernel reclaims them meanwhile, which it can do with pages of a file."""
-    # A sparse file: its pages are not on the disk, but count as memory and can be reclaimed.
-    with tempfile.TemporaryFile(dir=directory) as file:
-        file.truncate(size)
-        held = mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ)
-    # The kernel must read single pages, as it does from a swap space.
-    held.madvise(mmap.MADV_RANDOM)
-    for _ in range(count):
-        end_s = time.monotonic() + seconds / count
-        for at in range(0, size, mmap.PAGESIZE):
-            held[at]
-        time.sleep(max(0.0, end_s - time.monotonic()))
 
 
 def _burn(share: float, end_s: float) -> None:

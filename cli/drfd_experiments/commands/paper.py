@@ -69,8 +69,7 @@ def command(
     """Repeat the experiments of the DRF paper (Ghodsi et al., NSDI 2011), in virtual time.
 
     Without an EXPERIMENT, lists them. Results stand beside the paper's own numbers where its text
-    has them, and differences are explained. "drf demo fig8" and "drf demo fig9" run two of them
-    with real processes.
+    has them, and differences are explained.
     """
     if not names:
         columns = [Column("EXPERIMENT"), Column("WHAT IT SHOWS")]
