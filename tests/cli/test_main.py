@@ -103,6 +103,7 @@ def test_all_files_are_where_man_and_the_shells_look_and_can_be_read():
         "_drf": "zsh/site-functions/_drf",
         "drf": "bash-completion/completions/drf",
         "drf.fish": "fish/vendor_completions.d/drf.fish",
+        **{name: f"drfd/{name}" for name in ("alerts.yml", "dashboard.json")},
     }
     assert subprocess.run(["bash", "-n", files["drf"].locate()], timeout=60).returncode == 0
     for name in PAGES:
