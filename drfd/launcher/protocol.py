@@ -368,6 +368,39 @@ class MeasureGpusOrder:
     on: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """What a launcher says first on each connection: what it can enforce, and where."""
+
+    version: int = VERSION
+    #: "cgroup-v2", "cgroup-v1", "slurm", or "none" where limits are only measured.
+    kind: str
+    #: By resource: "enforced", "measured" or "not controlled", with a reason after a colon; and the
+    #: same of cores in each of CORES_MODES.
+    controls: dict[str, str]
+    cores: dict[str, str]
+    #: Whether device nodes can be hidden from jobs, and in a sentence how or why not.
+    hiding: tuple[bool, str]
+    #: Controller → mount point that cgroups of attempts are below.
+    mounts: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    #: Where jobs' own /tmp are, or None if all share one.
+    private_tmp: str | None = None
+    #: Whether IPC objects of a user are removed after the user's last job.
+    removes_ipc: bool = False
+    #: Whether processes can be moved into attempts.
+    exec: bool = False
+    #: Limits on processes: of all jobs together, and of each user.
+    processes: dict[str, int] | None = None
+    #: The users that it runs jobs of: see `is_system_account`.
+    min_uid: int
+    allowed_uids: list[int]
+    #: Whether the kernel divides cores between jobs with ranges of them.
+    ranges: bool = False
+    #: PCI addresses of the GPUs whose memory the kernel limits.
+    limits_gpus: list[str] = field(default_factory=list)
+
+
 Order = AttemptOrder | WeightsOrder | RemoveFilesOrder | ListOrder | KeyOrder | MeasureGpusOrder
 _KINDS: dict[object, type[Order]] = {
     LAUNCH: LaunchOrder,
@@ -407,6 +440,10 @@ def decode(line: bytes) -> Message:
     if not isinstance(message, dict):
         raise BadMessage("not an object")
     return message
+
+
+def hello_report(hello: Hello) -> Message:
+    return {"report": "hello", **_fields(hello)}
 
 
 def attempt_report(kind: str, key: tuple[int, int], **facts: object) -> Message:

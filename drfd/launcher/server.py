@@ -300,24 +300,24 @@ class Launcher:
         self._reported.clear()
         # The controller orders it anew.
         self._gpu_meter.turn(False)
-        return {
-            "report": "hello",
-            "version": protocol.VERSION,
-            "kind": self.confinement.kind,
-            "controls": self.confinement.controls(),
-            "cores": self.confinement.cores(),
-            "hiding": self.confinement.hiding(),
-            "mounts": self.confinement.mounts(),
-            "warnings": self.warnings,
-            "private_tmp": self._spaces.home,
-            "removes_ipc": self.removes_ipc,
-            "exec": self.confinement.kind != "none",
-            "processes": None if self.processes is None else asdict(self.processes),
-            "min_uid": self.policy.min_uid,
-            "allowed_uids": sorted(self.policy.allowed_uids),
-            "ranges": self.confinement.has_ranges(),
-            "limits_gpus": sorted(self.confinement.limitable_gpus()),
-        }
+        return protocol.hello_report(
+            protocol.Hello(
+                kind=self.confinement.kind,
+                controls=self.confinement.controls(),
+                cores=self.confinement.cores(),
+                hiding=self.confinement.hiding(),
+                mounts=self.confinement.mounts(),
+                warnings=self.warnings,
+                private_tmp=self._spaces.home,
+                removes_ipc=self.removes_ipc,
+                exec=self.confinement.kind != "none",
+                processes=None if self.processes is None else asdict(self.processes),
+                min_uid=self.policy.min_uid,
+                allowed_uids=sorted(self.policy.allowed_uids),
+                ranges=self.confinement.has_ranges(),
+                limits_gpus=sorted(self.confinement.limitable_gpus()),
+            )
+        )
 
     def _handle(self, command: str, order: Order, payload_fd: int) -> None:
         """Carry out an order. `payload_fd`, a LaunchOrder's, belongs to this method."""

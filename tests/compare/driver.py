@@ -330,7 +330,7 @@ class Launcher:
             "report": "hello", "version": 1, "kind": "cgroup2",
             "mounts": {}, "cores": {},
             "controls": dict.fromkeys(("cores", "memory", "read", "write", "pids"), "enforced"),
-            "min_uid": 1000, "allowed_uids": [], "hiding": [True, None], "warnings": [],
+            "min_uid": 1000, "allowed_uids": [], "hiding": [True, ""], "warnings": [],
             # Asked for at d5967423.
             "lost_devices": [],
             "private_tmp": None, "processes": None, "removes_ipc": True,

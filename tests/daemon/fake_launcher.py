@@ -17,12 +17,16 @@ from drfd.linux.unix_sockets import at_socket
 from fakes import FakeHost, now
 
 Message = dict[str, Any]
-HELLO = {
-    "report": "hello", "version": protocol.VERSION, "kind": "cgroup v1",
-    "controls": {"cores": "enforced", "read": "measured: so"},
-    "mounts": {"memory": "/sys/fs/cgroup/memory"}, "limits_gpus": [],
-    "hiding": [True, "so"],
-}  # fmt: skip
+GREETING = protocol.Hello(
+    kind="cgroup v1",
+    controls={"cores": "enforced", "read": "measured: so", "write": "measured: so"},
+    cores=dict.fromkeys(protocol.CORES_MODES, "enforced"),
+    hiding=(True, "so"),
+    mounts={"memory": "/sys/fs/cgroup/memory"},
+    min_uid=0,
+    allowed_uids=[],
+)
+HELLO = protocol.hello_report(GREETING)
 LIST = {"cmd": "list"}
 
 

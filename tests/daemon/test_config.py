@@ -823,7 +823,7 @@ def test_a_daemon_that_root_started_is_roots_whoever_it_runs_as(owner, told):
     install = install_context(owner, Path("drfd.toml"), is_system=False, is_service=False)
     link = SimpleNamespace(
         is_ready=lambda: True,
-        hello={},
+        hello=None,
         settings=SimpleNamespace(cores_by="quota"),
         has_ranges=lambda: True,
     )

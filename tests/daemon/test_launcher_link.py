@@ -427,9 +427,7 @@ async def test_a_launcher_of_another_version_gets_no_order(bench, caplog, versio
         assert (b.link.fault, brief(b.taken())) == (None, [LIST, order("launch", 1)])
 
 
-@pytest.mark.parametrize(
-    "changes", [{"mounts": None}, {"hiding": 3}, {"allowed_uids": 0, "min_uid": 1000}]
-)
+@pytest.mark.parametrize("changes", [{"mounts": None}, {"hiding": 3}, {"allowed_uids": 0}])
 async def test_a_launcher_whose_hello_lacks_what_is_read_in_it_gets_no_order(bench, changes):
     """The controller died of it, again and again. That of Slurm's nodes is not root's."""
     async with bench(present=False) as b:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from daemon.fake_launcher import GREETING
 from drfd.common.errors import Refused
 from drfd.core.decisions.stimuli import Actor, Now, RemovedReport, SubmitAsked
 from drfd.core.model.job import Job, JobState, Outcome, Usage
@@ -38,6 +39,7 @@ from drfd.host.measurements import MachineUse, MemoryHeadroom
 from drfd.journal import files
 from drfd.journal.files import Reserve
 from drfd.journal.journal import Journal
+from drfd.launcher.protocol import Hello
 from drfd.linux.user_database import LocalAccounts
 from fakes import (
     ADMIN,
@@ -149,8 +151,8 @@ def test_an_unconfined_job_is_stopped_after_two_samples_over_its_memory(
     assert usage.memory_peak_bytes >= 16 << 20
 
 
-def hello(mount: Path, read: str = "enforced") -> dict[str, Any]:
-    return {"kind": "cgroup-v2", "mounts": {"cgroup2": str(mount)}, "controls": {"read": read}}
+def hello(mount: Path, read: str = "enforced") -> Hello:
+    return replace(GREETING, mounts={"cgroup2": str(mount)}, controls={"read": read})
 
 
 def write_unified(mount: Path, *, cpu_us: int, anon: int, peak: int | None) -> None:

@@ -1,10 +1,12 @@
 """What is asked of jobs that are over, and reports."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from daemon.desk import Desk
+from daemon.fake_launcher import GREETING
 from drfd.common.errors import Unavailable
 from drfd.core.decisions.stimuli import RemovedReport, Tick
 from drfd.core.model.job import Usage
@@ -58,7 +60,7 @@ def used(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("has_ranges", [True, False])
 async def test_a_range_is_advised_only_where_there_are_ranges(desk, has_ranges):
     """Two cores were used at times, and a quarter of one on average."""
-    desk.link.hello = {"ranges": has_ranges}
+    desk.link.hello = replace(GREETING, ranges=has_ranges)
     for _ in range(3):
         await desk.finish(await desk.submit(ALICE, 2, name="t"), **used(cores_peak_milli=1990))
     (row,) = (await desk.ask(ALICE, op="report"))["rows"]

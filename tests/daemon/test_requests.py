@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from daemon.desk import Desk, View, gpu_line, gpu_process, gpu_reading
+from daemon.fake_launcher import GREETING
 from drfd import __version__
 from drfd.common.errors import DrfdError, NotPermitted, Refused
 from drfd.common.units import utc_time
@@ -82,7 +83,7 @@ async def test_hello_tells_version_and_who_is_asking(desk):
         "version": __version__, "user": "bob", "admin": False, "key_file": None,
         "time_limit_s": desk.requests.site.defaults.time_limit_s,
     }  # fmt: skip
-    desk.link.hello = {**desk.link.hello, "private_tmp": "/var/lib/private"}
+    desk.link.hello = replace(GREETING, private_tmp="/var/lib/private")
     assert (await desk.ask(BOB, op="hello"))["private_tmp"] is True, "that alone, and not where"
 
 
@@ -355,7 +356,7 @@ async def test_show_tells_the_memory_nodes_of_the_gpus_of_a_job(make_desk):
 
 async def test_without_cgroups_a_range_of_cores_is_refused(make_desk):
     desk = make_desk()
-    desk.link.hello = {"ranges": False}
+    desk.link.hello = GREETING
     ranged = {"cores_milli": 1000, "cores_max_milli": 4000}
     fields = {"op": "submit", "argv": ["true"], "cwd": "/"}
     with pytest.raises(Refused, match="cannot have ranges of cores here") as refused:
@@ -401,7 +402,7 @@ async def test_doctor_says_what_is_measured_of_gpus(make_desk):
 
     link = desk.requests.link
     assert await said() is None
-    link.hello = {"kind": "none", "controls": {}}
+    link.hello = replace(GREETING, kind="none")
     assert await said() == "not measured: no GPU of NVIDIA has been read yet"
 
     def measure(*read: View, why: str | None = None) -> None:
@@ -424,7 +425,7 @@ async def test_the_owner_is_told_where_declared_memory_of_a_gpu_is_not_watched(m
     """At the submission and while the job lives, and nobody else's demand is refused for it."""
     desk = make_desk(by=with_gpus(2))
     link = desk.requests.link
-    link.hello = {"kind": "none", "controls": {}}
+    link.hello = replace(GREETING, kind="none")
     demand = {**gpus(2)["demand"], "gres_memory": {"gpu": 20 * GIB}}
     one = gpu_reading(memory_total=24 * GIB)
     two = one | {"name": "1", "uuid": "GPU-b", "pci": "0000:02:00.0", "memory_total": 48 * GIB}
@@ -457,7 +458,7 @@ async def test_the_owner_is_told_where_declared_memory_of_a_gpu_is_not_watched(m
         "0 measured every 2 s, job stopped after 2 readings above; 1 not kept: its driver does not "
         "say which processes use it"
     )
-    link.hello["limits_gpus"] = ["0000:02:00.0"]
+    link.hello = replace(GREETING, limits_gpus=["0000:02:00.0"])
     link.gpus.known = (Gpu(name="1", vendor="amd", pci="0000:02:00.0", uuid="GPU-b"),)
     assert "notes" not in await submit()
     assert (await said()).endswith("after 2 readings above; 1 kernel (dmem)")
@@ -686,17 +687,19 @@ async def test_doctor_tells_what_is_enforced_and_what_is_wrong(desk):
         "private": {}, "processes": None, "external": None, "gres": {},
         "windows": [], "limit_hours": [],
     }  # fmt: skip
-    desk.link.hello = {"kind": "cgroup v1", "controls": {"cores": "enforced"}}
-    desk.link.hello["cores"] = {"quota": "enforced", "pin": "enforced: whole cores"}
+    modes = {"quota": "enforced", "pin": "enforced: whole cores"}
+    rates = dict.fromkeys(("read", "write"), "measured: so")
+    desk.link.hello = replace(GREETING, cores=modes)
     desk.link.stuck = {(7, 1), (3, 2)}
     there = await desk.ask(BOB, op="doctor")
     assert there == away | {
-        "enforcement": "cgroup v1", "controls": {"cores": "enforced"}, "stuck_jobs": [3, 7],
+        "enforcement": "cgroup v1", "controls": {"cores": "enforced", **rates},
+        "disks": [{**away["disks"][0], "control": rates}], "stuck_jobs": [3, 7],
         "private": private_view(desk.link.hello),
     }  # fmt: skip
     desk.link.settings = LaunchSettings((), 64, "pin")
     pinned = await desk.ask(BOB, op="doctor")
-    assert pinned["controls"] == {"cores": "enforced: whole cores"}
+    assert pinned["controls"] == {"cores": "enforced: whole cores", **rates}
 
 
 async def test_an_asker_who_has_left_does_not_disturb_the_turn(desk):
@@ -1074,10 +1077,6 @@ DATA_DISK = Disk(
 )
 
 
-def hello_of(read: str, write: str) -> dict[str, Any]:
-    return {"kind": "x", "mounts": {}, "controls": {"cores": "x", "read": read, "write": write}}
-
-
 @pytest.mark.parametrize(
     ("said", "changes", "found"),
     [
@@ -1105,7 +1104,8 @@ def hello_of(read: str, write: str) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_a_disk_is_controlled_as_far_as_launcher_and_file_system_allow(said, changes, found):
-    control = disk_control(replace(DATA_DISK, **changes), hello_of(*said))
+    hello = replace(GREETING, controls=dict(zip(("read", "write"), said, strict=True)))
+    control = disk_control(replace(DATA_DISK, **changes), hello)
     assert control == {"read": found[0], "write": found[1]}
 
 
@@ -1126,7 +1126,7 @@ def look(
     link: Any = SimpleNamespace(
         is_ready=lambda: fault is None,
         fault=fault,
-        hello={"kind": enforcement, "cores": {"quota": lacks}},
+        hello=replace(GREETING, kind=enforcement, cores={"quota": lacks}),
         has_ranges=lambda: has_ranges,
         settings=SimpleNamespace(cores_by="quota"),
     )
@@ -1174,17 +1174,20 @@ def test_a_resource_is_controlled_as_far_as_its_devices_can_be_hidden(tmp_path):
     )
     machine = Machine(cores_milli=1000, memory_bytes=1 << 34)
     site = replace(survey(Config(countables=countables), machine, tmp_path), gpus=())
-    told = {name: text.partition(":")[0] for name, text in countable_controls(site, {}).items()}
+    told = {name: text.partition(":")[0] for name, text in countable_controls(site, None).items()}
     assert told == {"gpu": "not controlled", "license": "not controlled"}
-    hidden = countable_controls(site, {"hiding": [True, "so"]})
+    hidden = countable_controls(site, GREETING)
     assert hidden["fpga"] == "enforced: so"
     assert "drfd gpus finds none here" in hidden["gpu"]
-    assert countable_controls(site, {"hiding": [False, "why"]})["fpga"] == "not controlled: why"
+    assert (
+        countable_controls(site, replace(GREETING, hiding=(False, "why")))["fpga"]
+        == "not controlled: why"
+    )
     gpu = Gpu(
         name="0", vendor="amd", model="", uuid=None, pci="", numa_node=None, nodes=frozenset()
     )
     there = replace(site, gpus=(gpu,))
-    assert countable_controls(there, {"hiding": [True, "so"]})["gpu"] == "enforced: so"
+    assert countable_controls(there, GREETING)["gpu"] == "enforced: so"
 
 
 # -- the log: a request that changes something leaves one line, one that only looks none -------

@@ -30,7 +30,7 @@ from drfd.daemon.monitoring.gpu_use import (
 from drfd.daemon.monitoring.reserves import Reserves
 from drfd.devices.gpus import GPU
 from drfd.host.disks import Disk
-from drfd.launcher.protocol import NO_PIN, Message
+from drfd.launcher.protocol import NO_PIN, Hello
 from drfd.protocol.replies import CodeText, DiskView, EnforcementView, WindowView
 
 LAUNCHER_AWAY = "LAUNCHER_AWAY"
@@ -56,8 +56,8 @@ class InstallContext:
 
 def cures(install: InstallContext, disks: Iterable[Disk], link: Link) -> list[str]:
     """Return a sentence for each problem and its remedy."""
-    enforcement = link.hello.get("kind")
-    control = cores_control(link.hello, link.settings.cores_by).get("cores", "")
+    enforcement = None if link.hello is None else link.hello.kind
+    control = "" if link.hello is None else link.hello.cores[link.settings.cores_by]
     found = []
     if not link.is_ready():
         where = "systemctl status drfd-launcher" if install.is_service else "the log of drfd"
@@ -119,7 +119,10 @@ _NO_GPU = (
 def doctor_view(site: Site, links: Links, journal_id: str) -> EnforcementView:
     """Return what is enforced here."""
     link = links.own
-    controls = {disk.name: disk_control(disk, link.hello) for disk in site.disks}
+    hello = link.hello
+    controls = (
+        {} if hello is None else {each.name: disk_control(each, hello) for each in site.disks}
+    )
     disks: list[DiskView] = [
         {
             "name": disk.name,
@@ -128,7 +131,7 @@ def doctor_view(site: Site, links: Links, journal_id: str) -> EnforcementView:
             "filesystem": disk.filesystem,
             "read": disk.read_bps,
             "write": disk.write_bps,
-            "control": controls[disk.name],
+            "control": controls.get(disk.name, {}),
             "guess": disk.is_guess,
             "problem": disk.why_none,
         }
@@ -136,23 +139,23 @@ def doctor_view(site: Site, links: Links, journal_id: str) -> EnforcementView:
     ]
     return {
         "version": __version__,
-        "enforcement": link.hello.get("kind"),
+        "enforcement": None if hello is None else hello.kind,
         "controls": {
-            **link.hello.get("controls", {}),
-            **cores_control(link.hello, link.settings.cores_by),
+            **({} if hello is None else hello.controls),
+            **({} if hello is None else {"cores": hello.cores[link.settings.cores_by]}),
             **_summary(controls),
-            **countable_controls(site, link.hello),
+            **countable_controls(site, hello),
             **gpu_use_control(site, link),
             **gpu_memory_control(site, link),
         },
-        "private": private_view(link.hello),
-        "processes": link.hello.get("processes"),
+        "private": {} if hello is None else private_view(hello),
+        "processes": None if hello is None else hello.processes,
         "gres": {name: list(each) for name, each in own_countables(site).items()},
         "disks": disks,
         "capacity": resources_view(site.rules.axes.resources(site.rules.shares.capacity)),
         "warnings": [
             *site.warnings,
-            *link.hello.get("warnings", []),
+            *(() if hello is None else hello.warnings),
             *device_warnings(site.countables),
             *node_warnings(site.rules.axes, links),
         ],
@@ -224,7 +227,7 @@ def own_countables(site: Site) -> dict[str, tuple[str, ...]]:
     }
 
 
-def countable_controls(site: Site, hello: Message) -> dict[str, str]:
+def countable_controls(site: Site, hello: Hello | None) -> dict[str, str]:
     """Return how the instances of each countable resource are kept from jobs without them."""
     by_name = {each.name: each for each in site.countables}
     found = {}
@@ -234,8 +237,8 @@ def countable_controls(site: Site, hello: Message) -> dict[str, str]:
             found[name] = _GIVEN_OUT
         elif not resource.devices and not site.gpus:
             found[name] = _NO_GPU
-        elif "hiding" in hello:
-            can_hide, text = hello["hiding"]
+        elif hello is not None:
+            can_hide, text = hello.hiding
             found[name] = f"{'enforced' if can_hide else 'not controlled'}: {text}"
     return found
 
@@ -243,7 +246,7 @@ def countable_controls(site: Site, hello: Message) -> dict[str, str]:
 def gpu_use_control(site: Site, link: Link) -> dict[str, str]:
     """Return what is measured of GPUs; empty if the configuration has none, or while the launcher
     is away."""
-    if GPU not in own_countables(site) or not link.hello:
+    if GPU not in own_countables(site) or link.hello is None:
         return {}
     gpus = link.gpu_use.gpus()
     parts = [f"not measured: {link.gpu_use.why}"] if link.gpu_use.why else []
@@ -256,7 +259,7 @@ def gpu_use_control(site: Site, link: Link) -> dict[str, str]:
 def gpu_memory_control(site: Site, link: Link) -> dict[str, str]:
     """Return how the memory that jobs declare on each GPU is kept; empty as `gpu_use_control`."""
     found = gpu_keepings(site, link)
-    if not found or not link.hello:
+    if not found or link.hello is None:
         return {}
     text = keepings_text(found)
     if site.rules.axes.shared is not None:
@@ -268,9 +271,9 @@ def gpu_memory_control(site: Site, link: Link) -> dict[str, str]:
 def gpu_keepings(site: Site, link: Link) -> dict[str, Keeping]:
     """Return how it is kept on each GPU that is given out."""
     names = dict(site.rules.axes.instances).get(GPU, ())
-    if not link.hello:
+    if link.hello is None:
         return keepings(names, [], "the launcher is away")
-    limited: list[str] = link.hello.get("limits_gpus", [])
+    limited = link.hello.limits_gpus
     # Slices have one address, and no driver of slices limits their memory.
     whole = [gpu for gpu in link.gpus.known if gpu.pci in limited and ":" not in gpu.name]
     kept = [name for gpu in whole for name in (gpu.name, gpu.uuid) if name is not None]
@@ -290,32 +293,22 @@ def _missing_figures(gpus: Sequence[MeasuredGpu]) -> str:
     return f": {', '.join(found)}" if found else ""
 
 
-def private_view(hello: Message) -> dict[str, str]:
-    """Return a sentence on temporary files and one on IPC: private, shared, or removed. Empty while
-    the launcher is away."""
-    if not hello:
-        return {}
-    home, removes_ipc = hello.get("private_tmp"), hello.get("removes_ipc")
+def private_view(hello: Hello) -> dict[str, str]:
+    """Return a sentence on temporary files and one on IPC: private, shared, or removed."""
+    home = hello.private_tmp
     return {
         "tmp": f"each job has {_PLACES} of its own, on disk in {home}"
         if home
         else f"all jobs share {_PLACES}, and what they leave in /tmp and /var/tmp stays",
         "ipc": "System V IPC and /dev/shm of a user are emptied after the user's last job"
-        if removes_ipc
+        if hello.removes_ipc
         else "System V IPC and files in /dev/shm stay when their user has no more jobs",
     }
 
 
-def cores_control(hello: Message, cores_by: str) -> dict[str, str]:
-    """Return how the launcher controls cores in the configured way; empty while it is away."""
-    reported: Mapping[str, str] = hello.get("cores", {})
-    return {"cores": reported[cores_by]} if cores_by in reported else {}
-
-
-def disk_control(disk: Disk, hello: Message) -> dict[str, str]:
+def disk_control(disk: Disk, hello: Hello) -> dict[str, str]:
     """Return how the launcher controls reads and writes, as far as this disk allows it."""
-    reported: Mapping[str, str] = hello.get("controls", {})
-    control = {name: reported[name] for name in _DIRECTIONS if name in reported}
+    control = {name: hello.controls[name] for name in _DIRECTIONS}
     for name, text in control.items():
         if text.startswith("enforced") and not disk.devices:
             control[name] = f"not controlled: {disk.why_none}"

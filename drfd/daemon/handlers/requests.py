@@ -256,11 +256,14 @@ class Requests:
             "admin": actor.is_admin,
             "key_file": key_file,
         }
-        if self.link.hello.get("private_tmp"):
+        if self._has_private_tmp():
             reply["private_tmp"] = True
         if self.site.defaults.time_limit_s is not None:
             reply["time_limit_s"] = self.site.defaults.time_limit_s
         return {**reply, **self._service_state()} if self.link.is_missed() else reply
+
+    def _has_private_tmp(self) -> bool:
+        return self.link.hello is not None and self.link.hello.private_tmp is not None
 
     def _key_file(self, actor: st.Actor) -> str | None:
         """Return where the user's signing key is, or will be when it has been asked for. None if
@@ -362,7 +365,7 @@ class Requests:
                 is_refused=self.link.refuses(actor.uid),
                 largest_gpu_bytes=self._largest_gpu(),
                 slurm_begin_s=math.ceil(self.engine.clock().at_s + delay_s) if delay_s else 0,
-                has_private_tmp=bool(self.link.hello.get("private_tmp")),
+                has_private_tmp=self._has_private_tmp(),
                 has_ranges=self.link.has_ranges(),
             ),
         )
@@ -757,7 +760,7 @@ async def join(
             f"job {job.label} runs on node {job.node}, and commands run inside jobs of the "
             "daemon's own machine alone",
         )
-    if not link.hello.get("exec", False):
+    if link.hello is None or not link.hello.exec:
         raise Refused(
             "no-cgroups",
             "jobs have no cgroups here, so nothing can be run inside one",

@@ -61,7 +61,7 @@ class CoreWeights:
 
     def _send(self) -> None:
         self._is_due = False
-        if not self._link.is_ready() or not self._link.hello.get("ranges"):
+        if not self._link.is_ready() or not self._link.has_ranges():
             return
         if self._link.wire is not self._sent_by:
             self._sent, self._sent_by = {}, self._link.wire

@@ -137,8 +137,8 @@ class Link:
         #: Since when no launcher has taken orders, on the monotonic clock, or None if one does.
         self.away_since_s: float | None = time.monotonic()
         self._logged_away = False
-        #: The launcher's latest hello as it came: kind, controls, mounts.
-        self.hello: Message = {}
+        #: What the launcher has said first, on its latest connection; None before it ever greeted.
+        self.hello: protocol.Hello | None = None
         #: Why the launcher gets no orders though it is there, with the remedy, or None.
         self.fault: str | None = None
         #: Its latest report about its nodes, if it makes any.
@@ -209,7 +209,7 @@ class Link:
     def has_ranges(self) -> bool:
         """Return whether jobs may use cores beyond their lower end here. What the launcher has not
         said yet is taken for granted."""
-        return bool(self.hello.get("ranges", True))
+        return self.hello is None or self.hello.ranges
 
     def away_s(self) -> float | None:
         """Return for how many seconds no launcher has taken orders, or None if one does."""
@@ -218,12 +218,14 @@ class Link:
     def is_missed(self) -> bool:
         """Whether the launcher is away, except while it starts together with this daemon."""
         away_s = self.away_s()
-        return away_s is not None and (bool(self.hello) or away_s > _COMING_UP_S)
+        return away_s is not None and (self.hello is not None or away_s > _COMING_UP_S)
 
     def refuses(self, uid: int) -> bool:
         """Return whether the launcher has said that it runs no jobs of this user."""
-        least, allowed = self.hello.get("min_uid"), self.hello.get("allowed_uids", ())
-        return least is not None and uid not in allowed and protocol.is_system_account(uid, least)
+        hello = self.hello
+        if hello is None or uid in hello.allowed_uids:
+            return False
+        return protocol.is_system_account(uid, hello.min_uid)
 
     def end_stray(self, key: AttemptKey) -> bool:
         """Have the launcher end and remove an attempt that belongs to no job. Returns False if
@@ -293,15 +295,17 @@ class Link:
         else:
             self._take_report(messages.read_report(line))
 
-    def _take_hello(self, hello: Message) -> None:
-        """Take the launcher's first report: what it can enforce, and where. That of another version
-        may lack any other field. Raises ConnectionError for one of another version, or without
-        what the controller reads in it."""
-        self.fault = _version_fault(hello.get("version"), is_home=self.nodes.has_home)
-        self.fault = self.fault or messages.fault_of_hello(hello)
+    def _take_hello(self, message: Message) -> None:
+        """Take the launcher's first report. Raises ConnectionError for one of another version,
+        which may lack any other field, or one that is malformed."""
+        self.fault = _version_fault(message.get("version"), is_home=self.nodes.has_home)
+        if self.fault is None:
+            try:
+                self.hello = hello = msgspec.convert(message, protocol.Hello)
+            except msgspec.ValidationError as error:
+                self.fault = f"the first report of the launcher cannot be understood: {error}"
         if self.fault is not None:
             raise ConnectionError(self.fault)
-        self.hello = hello
         self._move(LinkStep.GREETED)
         self.list_again()
         if self.nodes.has_home:
@@ -508,7 +512,8 @@ class Link:
         )
 
     def _devices(self) -> DeviceTable:
-        can_hide, _ = self.hello["hiding"]
+        assert self.hello is not None
+        can_hide, _ = self.hello.hiding
         return DeviceTable(self.settings.countables, can_hide, self.gpus.known)
 
     def _send_attempt(self, effect: effects.Effect) -> None:

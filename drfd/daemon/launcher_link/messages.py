@@ -374,33 +374,6 @@ class NodesReport(Struct, tag_field="report", tag="nodes", frozen=True, kw_only=
 Report = ListedReport | StuckReport | ExecReport | GpusReport | NodesReport | st.AttemptReport
 
 
-class _Hello(Struct, frozen=True, kw_only=True):
-    """The shape of what the parts of the controller read in a launcher's first report."""
-
-    kind: str
-    controls: dict[str, str]
-    hiding: tuple[bool, str]
-    mounts: dict[str, str]
-    limits_gpus: list[str]
-    cores: dict[str, str] = {}
-    warnings: list[str] = []
-    private_tmp: str | None = None
-    removes_ipc: bool = False
-    processes: dict[str, int] | None = None
-    min_uid: int | None = None
-    allowed_uids: list[int] = []
-    ranges: bool = True
-
-
-def fault_of_hello(hello: protocol.Message) -> str | None:
-    """Return what is wrong with the first report of a launcher of this version, or None."""
-    try:
-        msgspec.convert(hello, _Hello)
-    except msgspec.ValidationError as error:
-        return f"the first report of the launcher cannot be understood: {error}"
-    return None
-
-
 _decode = msgspec.json.Decoder[Report](Report).decode
 
 

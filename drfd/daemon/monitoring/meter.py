@@ -41,7 +41,7 @@ from drfd.daemon.engine.engine import Engine, Work
 from drfd.host import measurements
 from drfd.host.measurements import MachineUse, read_machine_use
 from drfd.journal.journal import Journal
-from drfd.launcher.protocol import Message
+from drfd.launcher.protocol import Hello
 
 log = logging.getLogger("drfd")
 
@@ -207,11 +207,11 @@ class Meter:
     _removed_cpu_s: float = 0.0
     _removed_niced_s: float = 0.0
 
-    def configure(self, hello: Message) -> None:
+    def configure(self, hello: Hello) -> None:
         """Note where the launcher has cgroups mounted, and whether disk rates have to be judged
         here because the kernel does not limit them."""
-        self.mounts = hello["mounts"]
-        self.judges_io = hello["controls"].get("read", "").startswith("measured")
+        self.mounts = hello.mounts
+        self.judges_io = hello.controls.get("read", "").startswith("measured")
 
     def watch(self, key: AttemptKey, runner_pid: int, cgroup: str | None) -> None:
         self._watched.setdefault(key, Watched(runner_pid, cgroup))

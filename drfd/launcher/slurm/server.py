@@ -156,30 +156,23 @@ class SlurmLauncher:
     # -- orders ---------------------------------------------------------------------------------
 
     def _hello(self) -> Message:
-        return {
-            "report": "hello",
-            "version": protocol.VERSION,
-            "kind": "slurm",
-            "controls": {
-                "cores": _CONTROLS,
-                "memory": _CONTROLS,
-                "read": _COUNTED,
-                "write": _COUNTED,
-                "processes": "not limited by drfd: Slurm's own limits hold",
-            },
-            "cores": dict.fromkeys(protocol.CORES_MODES, _CONTROLS),
-            "hiding": (False, "by Slurm's ConstrainDevices"),
-            "mounts": {},
-            "warnings": [],
-            "private_tmp": None,
-            "removes_ipc": False,
-            "exec": False,
-            "processes": None,
-            "min_uid": self.greeting.min_uid,
-            "allowed_uids": self.greeting.allowed_uids,
-            "ranges": False,
-            "limits_gpus": [],
+        controls = {
+            "cores": _CONTROLS,
+            "memory": _CONTROLS,
+            "read": _COUNTED,
+            "write": _COUNTED,
+            "processes": "not limited by drfd: Slurm's own limits hold",
         }
+        return protocol.hello_report(
+            protocol.Hello(
+                kind="slurm",
+                controls=controls,
+                cores=dict.fromkeys(protocol.CORES_MODES, _CONTROLS),
+                hiding=(False, "by Slurm's ConstrainDevices"),
+                min_uid=self.greeting.min_uid,
+                allowed_uids=self.greeting.allowed_uids,
+            )
+        )
 
     def _handle(self, command: str, order: Order, payload_fd: int) -> None:
         """Carry out an order. `payload_fd`, a LaunchOrder's, belongs to this method."""
