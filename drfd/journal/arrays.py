@@ -202,14 +202,6 @@ class Arrays:
                     break
             return found
 
-    def last_cancelled(self, limit: int) -> list[tuple[int, float]]:
-        """Return ids and times of the arrays last cancelled together, newest first."""
-        query = (
-            "select id, cancelled_at from arrays where cancelled_at is not null"
-            " order by cancelled_at desc limit ?"
-        )
-        return self._db.rows(query, (limit,))
-
     def _bad(self, array: Array) -> FailedTask | None:
         job = self.first_bad(array)
         return None if job is None or job.outcome is None else (job.id, job.outcome)

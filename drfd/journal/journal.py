@@ -28,7 +28,6 @@ from drfd.journal import records
 from drfd.journal.arrays import Arrays
 from drfd.journal.database import Database
 from drfd.journal.files import Reserve, open_database
-from drfd.journal.history import PastFilter, query
 from drfd.journal.pruning import EventCount, EventTally, Pruning
 from drfd.journal.submissions import StoredSubmissions
 
@@ -385,12 +384,6 @@ class Journal:
         return found | {
             job_id: Outcome(state) for job_id, (is_live, state) in rows.items() if not is_live
         }
-
-    def ended(self, *, limit: int) -> list[Job]:
-        """Return the jobs that ended last, newest first."""
-        with self._db.reported("read"):
-            rows = self._db.execute(*query(PastFilter(limit=limit)))
-            return [records.decode_job(data) for (data,) in rows]
 
     def ended_since(self, at_s: float) -> Iterator[Job]:
         """Yield the jobs that ended after the Unix time `at_s`, oldest first."""

@@ -140,7 +140,7 @@ class Lookup:
             # Ids of jobs, and negated ones of arrays with tasks without records.
             listed = {*ledger.jobs, *(-each for each in ledger.arrays.waiting())}
             if request.ended:
-                rows = await asyncio.to_thread(_last_ended, self.engine.journal.path, request)
+                rows = await self.latest_ended(request)
                 listed |= {*ledger.jobs, *(-each for each in ledger.arrays.waiting())}
                 ended = [row for row in rows if _key(row) not in listed]
             by_id = self.known if request.ended else ledger.jobs.get
@@ -280,20 +280,10 @@ class Lookup:
         bad = self.engine.journal.arrays.first_bad(array)
         return views.ended_array_view(await self.array_view(array), bad)
 
-    def latest_ended(self, most: int) -> list[Job | int]:
-        """Return the jobs that ended last, newest first. The id of an array stands for its tasks
-        that were cancelled together: reading these may take long, and they do not change."""
-        journal = self.engine.journal
-        found: list[tuple[float, Job | int]] = []
-        found += [(job.ended_at or 0.0, job) for job in journal.ended(limit=most)]
-        found += [(at_s, array_id) for array_id, at_s in journal.arrays.last_cancelled(most)]
-        return [row for _, row in sorted(found, key=lambda each: -each[0])[:most]]
-
-    def cancelled_of(self, array_id: int) -> Tasks:
-        """Return the tasks of an array that were cancelled together, as a group."""
-        array = self.engine.journal.arrays.get(array_id)
-        assert array is not None
-        return Tasks(array, array.cancelled)
+    async def latest_ended(self, request: msg.StatusRequest) -> list[Row]:
+        """Return the rows that ended last, as many as the request has of them, newest first. Tasks
+        that were cancelled together are one."""
+        return await asyncio.to_thread(_last_ended, self.engine.journal.path, request)
 
     def reason(self, job: Job) -> Wait | None:
         """Return why the job waits, or None if it does not."""

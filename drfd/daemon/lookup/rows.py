@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import merge
-from itertools import islice
+from itertools import chain, islice
 
 from drfd.core.decisions.job_requests import owns
 from drfd.core.explain.forecast import Next, line, shut_out, upcoming
 from drfd.core.model.job import WAITING_STATES, Actor, Job, JobState, Tasks, leaf_path
-from drfd.core.scheduling.policies import Plan
 from drfd.core.scheduling.release_times import StartForecast
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup, Row, job_of
@@ -22,6 +21,7 @@ from drfd.daemon.lookup.views import row_view, wait_view
 from drfd.daemon.users.turns import InParts
 from drfd.protocol import replies
 from drfd.protocol import requests as msg
+from drfd.protocol.codec import VERSION
 
 MOST_PENDING = 300
 #: The most queue entries that are read for the order of rows, because the queues may not change
@@ -37,15 +37,11 @@ class WaitingRows:
     lookup: Lookup
     #: Returns the start that a forecast has found for a waiting job, or None if none has.
     start_of: Callable[[Job], StartForecast | None] = field(default=lambda _: None, kw_only=True)
-    #: Reasons for waiting since the last pass, by the job's id.
-    _reasons: dict[int, tuple[Job, replies.WaitView | None]] = field(
-        default_factory=dict, init=False
-    )
-    _reasons_of: tuple[Plan | None, bool] = field(default=(None, True), init=False)
 
     async def ids(self, user: str | None = None, shown: Collection[int] = ()) -> list[int]:
         """Return the ids of the first rows that are not `shown`, of one user or of all, in the
-        order of their start; those without one come last."""
+        order of their start. Then come those that only the limit of their group or array keeps out
+        of the queue, in the order in which they enter it, then the others, and held ones."""
         ledger = self.engine.ledger
         if user is None:
             left = sum(ledger.job_counts.states[state] for state in WAITING_STATES)
@@ -55,11 +51,23 @@ class WaitingRows:
             name = leaf_path("", user)[1:]
             leaves = (leaf for leaf in ledger.queues if leaf.rpartition(".")[2] == name)
             entries = merge(*(line(ledger, leaf) for leaf in leaves))
-        seen = self._rows(islice(entries, _MOST_PIECES), MOST_PENDING + len(shown)) if left else {}
+        seen: dict[int, Row] = {}
+        for row in self._rows(islice(chain(entries, shut_out(ledger)), _MOST_PIECES)):
+            if len(seen) == MOST_PENDING + len(shown):
+                break
+            if user in (None, job_of(row).spec.user):
+                seen[_id_of(row)] = row
         left -= sum(row.size if isinstance(row, Tasks) else 1 for row in seen.values())
-        found = [row_id for row_id in seen if row_id not in shown][:MOST_PENDING]
-        most = min(MOST_PENDING - len(found), left)
-        return found + await self._unqueued({*seen, *shown}, most, user)
+        found = {row_id: None for row_id in seen if row_id not in shown}
+        for state in WAITING_STATES if left > 0 else ():
+            select = msg.Selection(user=user, states=(state.value,))
+            rows = await self.lookup.rows(msg.StatusRequest(v=VERSION, select=select))
+            async for waiting in InParts(rows):
+                if len(found) >= MOST_PENDING:
+                    break
+                if waiting is not None and _id_of(waiting) not in shown:
+                    found[_id_of(waiting)] = None
+        return [*found][:MOST_PENDING]
 
     def count_pending(self) -> int:
         ledger = self.engine.ledger
@@ -86,20 +94,12 @@ class WaitingRows:
         return None if array_state is None else array_state.tasks
 
     def _view(self, row: Row) -> replies.SnapshotRow:
-        """Return the row with the reason for waiting, which is cached until the next scheduling
-        pass: there is one every few seconds while jobs wait."""
-        plan, is_ready = self.engine.scheduler.last_plan, self.engine.launchers.is_ready()
-        was_plan, was_ready = self._reasons_of
-        if plan is not was_plan or is_ready is not was_ready:
-            self._reasons.clear()
-            self._reasons_of = plan, is_ready
         job = job_of(row)
-        known = self._reasons.get(job.id)
-        if known is None or known[0] is not job:
-            known = self._reasons[job.id] = job, wait_view(self.lookup.reason(job))
         start_s, start = self.lookup.expected_start_s(job), self.start_of(job)
         view = row_view(
-            row, reason=known[1], expected_start_s=start_s if start is None else start[0]
+            row,
+            reason=wait_view(self.lookup.reason(job)),
+            expected_start_s=start_s if start is None else start[0],
         )
         if start is not None:
             view["expected_start_certainty"] = start.certainty.value
@@ -111,53 +111,24 @@ class WaitingRows:
             self.engine.ledger, scheduler.last_plan, self.engine.rules, scheduler.past_usage
         )
 
-    def _rows(self, entries: Iterable[Next], most: int) -> dict[int, Row]:
-        """Return the rows of queue entries in their order: jobs, or an array's pending tasks."""
+    def _rows(self, entries: Iterable[Next]) -> Iterator[Row]:
+        """Yield the rows of queue entries in their order: jobs, or an array's pending tasks, which
+        may come several times."""
         ledger = self.engine.ledger
-        rows: dict[int, Row] = {}
         for entry in entries:
-            if len(rows) == most:
-                break
-            job_id = entry.run[1]
-            job = ledger.jobs.get(job_id)
-            if job is not None:
-                # Suspended jobs are in the queue, too: they wait to go on.
-                if job.state is JobState.PENDING:
-                    rows[job_id] = job
-                continue
-            task = ledger.job(job_id)
-            assert task.array_id is not None
-            if task.array_id not in rows:
+            job = ledger.jobs.get(entry.run[1])
+            if job is None:
+                task = ledger.job(entry.run[1])
+                assert task.array_id is not None
                 array_state = ledger.arrays[task.array_id]
-                rows[task.array_id] = Tasks(array_state.array, array_state.ids())
-        return rows
+                yield Tasks(array_state.array, array_state.ids())
+            elif job.state is JobState.PENDING:
+                # Suspended jobs are in the queue, too: they wait to go on.
+                yield job
 
-    async def _unqueued(
-        self, known: Collection[int], most: int, user: str | None = None
-    ) -> list[int]:
-        """Return the ids of pending rows that are not `known`: those that only the limit of their
-        group or array keeps out of the queue, in the order in which they enter it, then the others,
-        then held ones."""
-        ledger = self.engine.ledger
-        found: dict[int, None] = {}
 
-        def enter(row_id: int, row: Row) -> None:
-            if row_id not in known and user in (None, job_of(row).spec.user):
-                found[row_id] = None
-
-        if most > 0:
-            entries = islice(shut_out(ledger), _MOST_PIECES)
-            for row_id, row in self._rows(entries, 2 * MOST_PENDING).items():
-                enter(row_id, row)
-        for state in WAITING_STATES:
-            ids = [*ledger.arrays, *ledger.jobs] if ledger.job_counts.states[state] else []
-            async for row_id in InParts(ids):
-                if len(found) >= most:
-                    break
-                waiting = self.find(row_id)
-                if waiting is not None and job_of(waiting).state is state:
-                    enter(row_id, waiting)
-        return [*found][: max(0, most)]
+def _id_of(row: Row) -> int:
+    return row.array.id if isinstance(row, Tasks) else row.id
 
 
 # -- the latest jobs of a user, and words that command lines may contain ---------------------------

@@ -26,6 +26,8 @@ from drfd.daemon.monitoring.meter import Curves
 from drfd.daemon.users.turns import InParts
 from drfd.host.measurements import read_pressure
 from drfd.protocol import replies
+from drfd.protocol import requests as msg
+from drfd.protocol.codec import VERSION
 
 MOST_RUNNING, MOST_ENDED = 2000, 50
 #: Seconds for which a common part is shown again. It is less than the shortest interval between
@@ -53,19 +55,6 @@ class Overview(WaitingRows):
     machines: Callable[[], list[replies.MachineView]] = list
     #: Has a new forecast of starts made for the rows, if one is due.
     renew_starts: Callable[[], None] = lambda: None
-    #: Rows of the jobs that ended last, or None if they must be read again.
-    _ended: list[replies.SnapshotRow] | None = None
-    #: The rows among them that stand for cancelled tasks, by the array's id.
-    _cancelled: dict[int, replies.SnapshotRow] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.engine.listeners.append(self.job_changed)
-
-    def job_changed(self, job: Job) -> None:
-        """Drop the cache that contains the job."""
-        self._reasons.clear()
-        if job.state is JobState.ENDED:
-            self._ended = None
 
     async def common_part(self) -> tuple[replies.CommonSnapshot, frozenset[int]]:
         """Return the part that is the same for all users, and the ids of its pending rows. Jobs may
@@ -81,6 +70,7 @@ class Overview(WaitingRows):
         more = max(0, self.count_pending() - len(pending))
         rows = await self.waiting_rows(pending)
         self.renew_starts()
+        ended = await self.lookup.latest_ended(msg.StatusRequest(v=VERSION, ended=MOST_ENDED))
         shown = {
             "at": self.engine.clock().at_s,
             "host": os.uname().nodename,
@@ -90,7 +80,7 @@ class Overview(WaitingRows):
             "running": running,
             "pending": rows,
             "pending_more": more,
-            "ended": self._ended_rows(),
+            "ended": [views.row_view(each) for each in ended],
         }
         if machines := self.machines():
             shown["machines"] = machines
@@ -141,20 +131,6 @@ class Overview(WaitingRows):
                 for path in path_up(job.spec.leaf):
                     sums.setdefault(path, views.Sums()).add(view)
         return sums
-
-    def _ended_rows(self) -> list[replies.SnapshotRow]:
-        if self._ended is None:
-            rows = self.lookup.latest_ended(MOST_ENDED)
-            self._cancelled = {
-                each: self._cancelled.get(each) or views.row_view(self.lookup.cancelled_of(each))
-                for each in rows
-                if isinstance(each, int)
-            }
-            self._ended = [
-                self._cancelled[each] if isinstance(each, int) else views.row_view(each)
-                for each in rows
-            ]
-        return self._ended
 
 
 @dataclass(slots=True)
