@@ -169,8 +169,12 @@ class Directory:
 
 
 @pytest.fixture
-def open_directory(tmp_path, forks_beside_threads) -> Iterator[Callable[..., Directory]]:
+def open_directory(
+    tmp_path, monkeypatch, forks_beside_threads
+) -> Iterator[Callable[..., Directory]]:
     opened: list[Directory] = []
+    # The machine's own change at any time: somebody, or a test beside this one, makes an account.
+    monkeypatch.setattr(identity, "_FILES", (tmp_path / "passwd",))
 
     def open_directory(patch: str = "") -> Directory:
         opened.append(Directory(tmp_path, patch))
@@ -229,7 +233,6 @@ def test_a_launcher_asks_again_when_the_password_file_has_changed(
     """For up to a second it started the next job of a deleted account as who has the uid now."""
     passwd = tmp_path / "passwd"
     passwd.touch()
-    monkeypatch.setattr(identity, "_FILES", (passwd,))
     monkeypatch.setattr(identity, "_GOOD_S", 1000.0)
     directory = open_directory()
     assert directory.look_up(1001, "alice")[0] == alice()
