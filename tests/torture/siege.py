@@ -1,16 +1,17 @@
-"""A machine with a hostile user, for as long as one likes: `python -m tests.torture.siege
---minutes 60`, as root with cgroups and a C compiler.
+"""A machine in use, for as long as one likes: `python -m tests.torture.siege --minutes 60`, as root
+with cgroups; `--alone`, of whoever starts it, without anybody who attacks.
 
-Two users work, each with a record of their own; a third one does all that tests/bench/attackers.py
-knows, one attack after the other. It goes in rounds: for some seconds nobody attacks; then an
-attack goes on; then it goes on while somebody is killed again and again: the controller, the
-launcher, both, the launcher's supervisor, a runner, any other process of drfd's, or stopped for a
-while. What the two users' submissions and starts take is compared between the first two, so that
-they have the same neighbours.
+Two users work, each with a record of their own, and a third one does all that `bench/attackers.py`
+knows, one attack after the other; alone, only whoever started it works, on a small machine, partly
+with ranges of cores. Meanwhile somebody is killed again and again: the controller, the launcher,
+both, the launcher's supervisor, a runner, any other process of drfd's, or stopped for a while; and
+the kernel's limits of all running jobs never sum up to more than the capacity.
 
-In the end every job of the two has run once, as the files say that the jobs themselves have written
-with O_APPEND, and has ended as its user's record says it must; or its runner was killed, and it is
-LOST and says so. No cgroup, attempt file or process is left, and the books are empty.
+In the end every job of those who work has run once, as the files say that the jobs themselves have
+written with O_APPEND, and has ended as its user's record says it must; or its runner was killed,
+and it is LOST and says so. No cgroup, attempt file or process is left, and the books are empty.
+Alone, the limits are meanwhile what the books say, and everybody's memory and descriptors are in
+the end about what they were after the first tenth.
 """
 
 import argparse
@@ -21,13 +22,13 @@ import re
 import shutil
 import signal
 import sqlite3
-import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -41,6 +42,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.resources import Axes
 from drfd.journal.journal import Journal
+from drfd.launcher import attempt_files
 from fakes import tables
 from instance import (
     BIN,
@@ -55,18 +57,14 @@ from instance import (
 from kernel import Kernel
 from tests.bench.attackers import ATTACKS
 from torture.victims import Victim
-from torture.worker import ENDS, PROBE
+from torture.worker import CORES_MILLI, FATES, MEMORY_BYTES
 
-BENCH = Path(__file__).parents[1] / "bench"
-ATTACKER = (BENCH / "attackers.py").read_text()
+ATTACKER = (Path(__file__).parents[1] / "bench" / "attackers.py").read_text()
 WORKER = Path(__file__).with_name("worker.py").read_text()
-CAPACITY_MEMORY = 16 << 30
-SETTINGS = CONFIG.replace("cores = 9", "cores = 32").replace('"18G"', '"16G"')
-SETTINGS = SETTINGS.replace("processes = 64", "processes = 256")
-#: Of a round, in seconds: alone, beside an attack, and with deaths.
-QUIET_S, BESIDE_S, DEATHS_S = 6.0, 8.0, 8.0
-#: From one death to the next.
-_DEATH_S = 2.0
+#: With attackers, and alone.
+ROOMY = CONFIG.replace("cores = 9", "cores = 32").replace('"18G"', '"16G"')
+ROOMY = ROOMY.replace("processes = 64", "processes = 256")
+SMALL = CONFIG.replace("cores = 9", "cores = 4").replace('"18G"', '"2G"')
 #: How often jobs of each fate are submitted, compared with the others.
 ODDS = {
     "good": 6.0,
@@ -78,8 +76,11 @@ ODDS = {
     "straggler": 1.0,
     "signalled": 1.0,
     "late": 1.0,
+    "ranged": 0.15,
 }
-#: Weights of who dies.
+#: Those that cannot be had without cgroups.
+_CONFINED = {"straggler", "signalled", "late", "ranged"}
+#: Weights of who dies, and seconds from one death to the next.
 _DEATHS = {
     "controller": 4,
     "launcher": 4,
@@ -91,29 +92,44 @@ _DEATHS = {
     "controller stopped": 1,
     "launcher stopped": 1,
 }
+_PAUSES_S = (2.0, 4.0, 16.0)
+#: How long an attack lasts, in seconds.
+_ATTACK_S = 20.0
 #: Attacks that are done by root, as a user with subordinate uids does them.
 _AS_ROOT = {"unknown-uids"}
-#: For comparison only.
-_NO_ATTACK = {"spin"}
+#: The other one is for comparison only.
+ATTACKED = [name for name in ATTACKS if name != "spin"]
+#: Memory of the controller may grow so much from the first tenth to the end, in bytes: what a
+#: daemon keeps of each job that has ended goes with it, so it is a bound for leaks, not for caches.
+_GROWTH_BYTES = 24 << 20
+#: Descriptors that the launcher may have more: two for each runner that waits for the next attempt.
+_FOR_RUNNERS = 8 + 2 * 16
 
 
-@dataclass(frozen=True)
-class Phase:
-    what: str
-    attack: str
-    begin_ns: int
-    end_ns: int
+@dataclass
+class Vital:
+    """What a daemon holds: bytes of its own memory, and descriptors."""
+
+    memory_bytes: int
+    descriptors: int
+
+    @staticmethod
+    def of(pid: int) -> "Vital":
+        status = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        pss = next(line for line in status.splitlines() if line.startswith("Pss_Anon:"))
+        return Vital(int(pss.split()[1]) * 1024, len(os.listdir(f"/proc/{pid}/fd")))
 
 
 @dataclass
 class Siege:
     victim: Victim
-    #: The users who work, and one who is hostile.
+    #: The users who work, and one who is hostile, if any.
     users: dict[str, pwd.struct_passwd]
     chance: Random
     #: Jobs of all who work.
     per_second: float
-    phases: list[Phase] = field(default_factory=list)
+    #: It goes on until so many have died: on a busy machine each takes a while to come back.
+    least_deaths: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     #: Jobs whose runner was killed.
     orphans: set[int] = field(default_factory=set)
@@ -122,80 +138,71 @@ class Siege:
     #: What must not be, in words.
     deviations: list[str] = field(default_factory=list)
     _workers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    #: From when to when nobody may have answered.
+    _away_ns: list[tuple[int, int]] = field(default_factory=list)
+    #: Records of the workers that have been read: how many, and the upper ends of their jobs.
+    _read: Counter[str] = field(default_factory=Counter)
+    _most_milli: dict[int, int] = field(default_factory=dict)
+    #: Those that come next, the last one first.
+    _attacks: list[str] = field(default_factory=list)
 
     # -- the course of it ----------------------------------------------------------------------
 
     def run(self, seconds: float) -> None:
-        self._start_workers(self._compiled_stamp(), ODDS)
-        until = time.monotonic() + seconds
+        started = time.monotonic()
+        until, next_death = started + seconds, started + min(_PAUSES_S)
+        attack_s = _ATTACK_S if "hostile" in self.users else seconds
+        vitals: list[Vital] = []
+        self._start_workers()
         try:
-            for attack in self._attacks():
-                if time.monotonic() >= until:
-                    break
-                self._round(attack)
+            while time.monotonic() < until or self.deaths() < self.least_deaths:
+                with self._attack():
+                    attacked_until = time.monotonic() + attack_s
+                    while (now := time.monotonic()) < attacked_until:
+                        self._look()
+                        if now >= next_death:
+                            self._kill_somebody()
+                            next_death = now + self.chance.choice(_PAUSES_S)
+                        if (
+                            not vitals
+                            and now > started + seconds / 10
+                            and not self.victim.is_dead()
+                        ):
+                            vitals = self._vitals()
+                        time.sleep(0.5)
         finally:
             self._tell_workers_to_end()
         self._await_workers()
-        # What the last attack had sent may have been read only after its own clearing.
-        self._clear_attacker()
+        if "hostile" in self.users:
+            # What the last attack had sent may have been read only after its own clearing.
+            self._clear_attacker()
+        else:
+            self._compare(vitals, self._vitals())
         self.check()
 
-    def _attacks(self) -> Iterator[str]:
-        names = [name for name in ATTACKS if name not in _NO_ATTACK]
-        while True:
-            self.chance.shuffle(names)
-            yield from names
+    def deaths(self) -> int:
+        return sum(count for name, count in self.counts.items() if name.startswith("killed: "))
 
-    def _round(self, attack: str) -> None:
-        self._phase("quiet", attack, QUIET_S)
-        process = self._start_attack(attack)
-        try:
-            # What it prepares is part of it, but most of it is over then.
-            self._phase("begin", attack, 2.0)
-            self._phase("beside", attack, BESIDE_S)
-            # What was begun beside the attack may end before anybody is killed.
-            self._phase("pause", attack, 1.5)
-            begin_ns, until = time.monotonic_ns(), time.monotonic() + DEATHS_S
-            while time.monotonic() < until:
-                self._kill_somebody()
-                time.sleep(_DEATH_S)
-            self._note_phase("deaths", attack, begin_ns)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        begin_ns = time.monotonic_ns()
-        self._clear_attacker()
-        self._look()
-        self._note_phase("after", attack, begin_ns)
-        self.counts[f"attack: {attack}"] += 1
-
-    def _phase(self, what: str, attack: str, seconds: float) -> None:
-        begin_ns = time.monotonic_ns()
-        time.sleep(seconds)
-        self._note_phase(what, attack, begin_ns)
-
-    def _note_phase(self, what: str, attack: str, begin_ns: int) -> None:
-        self.phases.append(Phase(what, attack, begin_ns, time.monotonic_ns()))
+    def jobs(self) -> int:
+        return sum(count for name, count in self.counts.items() if name.startswith("ended: "))
 
     # -- who takes part ------------------------------------------------------------------------
 
     def _home(self, name: str) -> Path:
         return self.victim.work / name
 
-    def _compiled_stamp(self) -> Path:
-        stamp, source = self.victim.root / "stamp", BENCH / "stamp.c"
-        subprocess.run(["cc", "-O2", "-static", "-o", stamp, source], check=True)
-        return stamp
-
-    def _start_workers(self, stamp: Path | str, odds: dict[str, float]) -> None:
+    def _start_workers(self) -> None:
         working = [name for name in self.users if name != "hostile"]
+        has_cgroups = self.victim.has_cgroups()
+        odds = {fate: each for fate, each in ODDS.items() if has_cgroups or fate not in _CONFINED}
+        if "hostile" in self.users:
+            del odds["ranged"]
         for name, account in self.users.items():
             self._home(name).mkdir(mode=0o700)
             os.chown(self._home(name), account.pw_uid, account.pw_gid)
             if name not in working:
                 continue
-            words = (self.victim.socket, self._home(name), stamp, BIN / "drf", json.dumps(odds))
+            words = (self.victim.socket, self._home(name), BIN / "drf", json.dumps(odds))
             seed = f"{name} {self.chance.random()}"
             with self._home(name).joinpath("stderr").open("wb") as stderr:
                 self._workers[name] = subprocess.Popen(
@@ -230,10 +237,16 @@ class Siege:
             if worker.returncode != 0:
                 self.deviations.append(f"{name} has ended with {worker.returncode}")
 
-    def _start_attack(self, name: str) -> subprocess.Popen[bytes]:
-        account = self.users["hostile"]
+    @contextmanager
+    def _attack(self) -> Iterator[None]:
+        """The next attack goes on; all that it leaves is cleared."""
+        if "hostile" not in self.users:
+            yield
+            return
+        self._attacks = self._attacks or self.chance.sample(ATTACKED, len(ATTACKED))
+        name, account = self._attacks.pop(), self.users["hostile"]
         words = (name, str(self.victim.socket), str(self._home("hostile")))
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-I", "-c", ATTACKER, *words],
             stdout=subprocess.DEVNULL,
             # It may well fail when those whom it talks to are killed.
@@ -241,6 +254,14 @@ class Siege:
             start_new_session=True,
             **({"cwd": "/"} if name in _AS_ROOT else self._as(account)),
         )
+        try:
+            yield
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        self._clear_attacker()
+        self.counts[f"attack: {name}"] += 1
 
     def _as(self, account: pwd.struct_passwd) -> dict[str, Any]:
         if account.pw_uid == os.getuid():
@@ -259,9 +280,12 @@ class Siege:
 
     # -- deaths --------------------------------------------------------------------------------
 
-    def _kill_somebody(self, deaths: dict[str, int] = _DEATHS) -> None:
-        (whom,) = self.chance.choices([*deaths], [*deaths.values()])
-        process = self.victim.process
+    def _kill_somebody(self) -> None:
+        # The process that makes a report dies with the controller, at any moment.
+        threading.Thread(target=self.victim.try_ask, args=("report",), daemon=True).start()
+        time.sleep(self.chance.uniform(0, 0.5))
+        (whom,) = self.chance.choices([*_DEATHS], [*_DEATHS.values()])
+        process, begin_ns = self.victim.process, time.monotonic_ns()
         assert process is not None
         try:
             match whom:
@@ -289,6 +313,7 @@ class Siege:
             pass
         self.counts[f"killed: {whom}"] += 1
         wait_for("somebody who answers", self.victim.has_come_back, show=self.victim.tail)
+        self._away_ns.append((begin_ns, time.monotonic_ns()))
 
     def _stop_for(self, pid: int) -> None:
         os.kill(pid, signal.SIGSTOP)
@@ -332,11 +357,62 @@ class Siege:
     # -- what must hold ------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """The kernel's limits of all jobs together are not above what is given out."""
-        total = sum(self.victim.memory_limits().values())
-        if total > CAPACITY_MEMORY:
-            self.deviations.append(f"the limits of all jobs sum up to {total} bytes")
+        """Books against kernel. A job may end between the two looks: then its files are gone."""
+        # Told at one moment, unlike a list of many jobs, in which one may end and another start.
+        told = self.victim.ask("shares")
+        room = told["capacity"]["memory"]
+        nodes = {node["path"]: node for node in told["nodes"]}
+        limits = self.victim.memory_limits()
+        assert sum(limits.values()) <= room, limits
+        if "root" in nodes and "hostile" not in self.users:
+            booked, running = nodes["root"]["usage"]["memory"], nodes["root"]["running"]
+            assert booked == running * MEMORY_BYTES <= room, (booked, running)
+            assert set(limits.values()) <= {MEMORY_BYTES}, limits
+        self.counts["looks at ranges"] += self._look_at_quotas()
         self.counts["looks"] += 1
+
+    def _look_at_quotas(self) -> int:
+        """The quota of each job with a cgroup that a worker has written down is at its upper end.
+        Return at how many jobs with a range it has looked."""
+        kernel, seen = Kernel(), 0
+        for path in (self.victim.state / "launcher/attempts").glob("*.*"):
+            with suppress(OSError):
+                attempt = attempt_files.parse(path.read_bytes())
+                if attempt is None or attempt.launched is None or attempt.is_over:
+                    continue
+                cgroup = attempt.created.get("cgroup")
+                most_milli = self._upper_end(int(path.name.partition(".")[0]))
+                if cgroup is not None and most_milli is not None:
+                    top = Path(kernel.v2 or kernel.v1["cpu"], str(cgroup))
+                    ceiling = _ceiling(top, is_v2=kernel.v2 is not None)
+                    assert ceiling is not None, path
+                    is_there = abs(ceiling * 1000 - most_milli) <= most_milli * 0.01
+                    assert is_there, (path, ceiling, most_milli)
+                    seen += most_milli != CORES_MILLI
+        return seen
+
+    def _upper_end(self, job_id: int) -> int | None:
+        for name in self._workers:
+            lines = self._home(name).joinpath("records").read_bytes().split(b"\n")[:-1]
+            for record in map(json.loads, lines[self._read[name] :]):
+                if "id" in record:
+                    self._most_milli[record["id"]] = record["most_milli"]
+            self._read[name] = len(lines)
+        return self._most_milli.get(job_id)
+
+    def _vitals(self) -> list[Vital]:
+        """Of the controller and the launcher."""
+        assert self.victim.process is not None
+        return [Vital.of(self.victim.process.pid), Vital.of(self.victim.launcher_pid())]
+
+    def _compare(self, first: list[Vital], last: list[Vital]) -> None:
+        for name, before, after in zip(("controller", "launcher"), first, last, strict=True):
+            grown = after.memory_bytes - before.memory_bytes
+            self.counts[f"{name}: KiB grown"] = grown >> 10
+            self.counts[f"{name}: descriptors"] = after.descriptors
+            assert grown < _GROWTH_BYTES, f"{name} has grown by {grown} bytes: {before} {after}"
+            more = 8 if name == "controller" else _FOR_RUNNERS
+            assert after.descriptors <= before.descriptors + more, f"{name}: {before} {after}"
 
     def check(self) -> None:
         self.victim.check_at_rest()
@@ -400,8 +476,8 @@ class Siege:
         for record in records:
             if "away" in record:
                 # Right only while somebody was killed, at some time from its start to its end.
-                phases = {self._phase_at(record[when]) for when in ("begun_ns", "at_ns")}
-                if not phases & {"deaths", "after"}:
+                begun_ns, at_ns = record["begun_ns"], record["at_ns"]
+                if not any(gone < at_ns and begun_ns < back for gone, back in self._away_ns):
                     self.deviations.append(f"{name} found nobody: {record}")
                 self.counts["drf submit: no daemon, not queued"] += 1
             elif "refused" in record:
@@ -415,8 +491,7 @@ class Siege:
     def _check_job(self, name: str, record: dict[str, Any], journal: Journal) -> None:
         job_id, number, fate = record["id"], record["number"], record["fate"]
         job = journal.job(job_id)
-        place = self._home(name) / str(number // 1000)
-        ran = place / (f"stamp-{number}" if fate == PROBE else f"ran-{number}")
+        ran = self._home(name) / str(number // 1000) / f"ran-{number}"
         runs = ran.read_text().count("\n") if ran.exists() else 0
         self.counts[f"checked: {fate}"] += 1
         if job is None or job.spec.user != self.users[name].pw_name:
@@ -430,7 +505,7 @@ class Siege:
         # Once it has said that it is ready, its end looks as if it came after the exec.
         said = "before exec" if end[0] == "LAUNCH_FAILED" else "SIGKILL"
         is_unmaterialized = job_id in self.unmaterialized and said in job.outcome_text
-        if end not in ENDS[fate] and not is_lost and not is_unmaterialized:
+        if end not in FATES[fate][1] and not is_lost and not is_unmaterialized:
             self.deviations.append(
                 f"job {job_id} ({fate}) of {name}: {end} {job.outcome_text!r}, ran {runs} times"
             )
@@ -440,43 +515,17 @@ class Siege:
         if runs > 1 or (runs == 0 and not may_miss):
             self.deviations.append(f"job {job_id} ({fate}) of {name}: {end}, ran {runs} times")
 
-    # -- figures -------------------------------------------------------------------------------
 
-    def latencies(self) -> dict[str, dict[str, list[float]]]:
-        """By what is measured and the phase that all of it fell into: milliseconds."""
-        found: dict[str, dict[str, list[float]]] = {}
-        for name in self._workers:
-            for record in self.records(name):
-                if "id" not in record:
-                    continue
-                begin_ns, end_ns = record["begun_ns"], record["ended_ns"]
-                what = "drf submit" if record["how"] == "drf" else "submit"
-                self._sort_in(found, what, begin_ns, end_ns)
-                if record["fate"] == PROBE:
-                    number = record["number"]
-                    stamp = self._home(name) / str(number // 1000) / f"stamp-{number}"
-                    if stamp.exists() and stamp.read_text().strip():
-                        start_ns = int(stamp.read_text().split()[0])
-                        self._sort_in(found, "start", begin_ns, start_ns)
-        return found
-
-    def _phase_at(self, at_ns: int) -> str:
-        found = (each.what for each in self.phases if each.begin_ns <= at_ns < each.end_ns)
-        return next(found, "after")
-
-    def _sort_in(
-        self, found: dict[str, dict[str, list[float]]], what: str, begin_ns: int, end_ns: int
-    ) -> None:
-        for phase in self.phases:
-            if phase.begin_ns <= begin_ns < phase.end_ns:
-                rows = found.setdefault(what, {}).setdefault(phase.what, [])
-                rows.append((end_ns - begin_ns) / 1e6)
-                return
-
-
-def late(found_ms: list[float]) -> float:
-    """The 99th percentile."""
-    return statistics.quantiles(found_ms, n=100, method="inclusive")[98]
+def _ceiling(cgroup: Path, *, is_v2: bool) -> float | None:
+    """In cores. Raises OSError if the cgroup is gone."""
+    if is_v2:
+        quota, period = (cgroup / "cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    # The period is doubled by the kernel now and then, together with the quota.
+    quota_us, period_us, again_us = (
+        int((cgroup / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period", "quota")
+    )
+    return None if min(quota_us, again_us) < 0 else again_us / period_us
 
 
 def _pids() -> list[int]:
@@ -503,49 +552,40 @@ def _has_ended_all_of(uid: int) -> bool:
 
 
 def siege(
-    seconds: float, *, seed: int = 1, per_second: float = 16.0, keep: Path | None = None
+    seconds: float,
+    *,
+    seed: int = 1,
+    per_second: float = 16.0,
+    is_alone: bool = False,
+    least_deaths: int = 0,
+    keep: Path | None = None,
 ) -> Siege:
-    """Run it; what must not have happened is in its `deviations`."""
-    names = {who: f"drfd{who[:4]}{os.getpid()}" for who in ("hostile", "alice", "bob")}
-    users: dict[str, pwd.struct_passwd] = {}
-    settings = SETTINGS + f'[users.{names["hostile"]}]\nlimit = {{cores = 8, memory = "4G"}}\n'
+    """What must not have happened is in its `deviations`, or raises AssertionError."""
+    settings, users = SMALL, {"us": pwd.getpwuid(os.getuid())}
+    if not is_alone:
+        names = {who: f"drfd{who[:4]}{os.getpid()}" for who in ("hostile", "alice", "bob")}
+        limit = f'[users.{names["hostile"]}]\nlimit = {{cores = 8, memory = "4G"}}\n'
+        settings, users = ROOMY + limit, {}
     victim = Victim(settings)
+    made = Siege(victim, users, Random(seed), per_second, least_deaths)
     try:
-        for who, name in names.items():
-            users[who] = add_account(name)
+        if not is_alone:
+            users |= {who: add_account(name) for who, name in names.items()}
         victim.start()
-        found = Siege(victim, users, Random(seed), per_second)
-        found.run(seconds)
-        _print(found)
-        return found
+        made.run(seconds)
+        return made
     finally:
+        made.kill_workers()
         if keep is not None:
             ignore = shutil.ignore_patterns("*.sock", "[0-9]*")
             shutil.copytree(victim.root, keep, ignore=ignore, dirs_exist_ok=True)
         if victim.process is not None:
             wait_for("a daemon to end all jobs", victim.has_come_back, show=victim.tail)
         victim.destroy()
-        for account in users.values():
+        for account in users.values() if not is_alone else ():
             gone = partial(_has_ended_all_of, account.pw_uid)
             wait_for(f"the end of all of {account.pw_name}", gone)
             delete_account(account.pw_name)
-
-
-def _print(found: Siege) -> None:
-    for name, count in sorted(found.counts.items()):
-        print(f"  {name:<34}{count:>10}")
-    print(f"\n{'milliseconds':<14}{'phase':<10}{'number':>8}{'median':>10}{'99 %':>10}{'x':>7}")
-    for what, by_phase in found.latencies().items():
-        alone = late(by_phase["quiet"]) if len(by_phase.get("quiet", [])) > 1 else float("nan")
-        for phase in ("quiet", "begin", "beside", "deaths", "after"):
-            rows = by_phase.get(phase, [])
-            if len(rows) > 1:
-                last = late(rows)
-                print(
-                    f"{what:<14}{phase:<10}{len(rows):>8}{statistics.median(rows):>10.1f}"
-                    f"{last:>10.1f}{last / alone:>7.1f}"
-                )
-    print(f"\n{len(found.deviations)} deviations", *found.deviations[:50], sep="\n", flush=True)
 
 
 def main() -> None:
@@ -555,19 +595,27 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--per-second", type=float, default=16.0, help="jobs of both users (16)")
+    parser.add_argument("--alone", action="store_true", help="without anybody who attacks")
+    parser.add_argument("--per-second", type=float, default=16.0, help="jobs of all users (16)")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--keep", type=Path, help="copy the state, log and records there")
     chosen = parser.parse_args()
     missing = Kernel().missing()
-    if missing is not None:
-        raise SystemExit(f"this needs root and cgroups: {missing}")
+    if missing is not None and not chosen.alone:
+        raise SystemExit(f"this needs root and cgroups, or --alone: {missing}")
     # All that was made is taken away, too, when we are told to end.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    print(f"seed {chosen.seed}", flush=True)
+    print(f"seed {chosen.seed}, {missing or 'real cgroups'}", flush=True)
     found = siege(
-        chosen.minutes * 60, seed=chosen.seed, per_second=chosen.per_second, keep=chosen.keep
+        chosen.minutes * 60,
+        seed=chosen.seed,
+        per_second=chosen.per_second,
+        is_alone=chosen.alone,
+        keep=chosen.keep,
     )
+    for name, count in sorted(found.counts.items()):
+        print(f"  {name:<34}{count:>10}")
+    print(f"\n{len(found.deviations)} deviations", *found.deviations[:50], sep="\n", flush=True)
     sys.exit(1 if found.deviations else 0)
 
 

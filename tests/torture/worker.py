@@ -38,9 +38,8 @@ FATES: dict[str, tuple[str, tuple[tuple[str, int | None], ...]]] = {
 #: What each job declares; and, of those with a range, the upper ends and the pools.
 CORES_MILLI, MEMORY_BYTES = 200, 32 << 20
 UPPER_ENDS_MILLI, POOLS = (400, 2000, 4000, 4000, 4000, 4000), ("A", "B")
-#: What is measured: a job that writes down when its first instruction runs.
-PROBE = "probe"
-ENDS = {fate: ends for fate, (_, ends) in FATES.items()} | {PROBE: (("COMPLETED", 0),)}
+#: Of all submissions, this part is made by the program `drf`.
+_BY_PROGRAM = 0.05
 
 
 def deeds(fate: str, chance: Random) -> list[tuple[float, str]]:
@@ -58,14 +57,11 @@ def deeds(fate: str, chance: Random) -> list[tuple[float, str]]:
 
 
 class Worker:
-    """`stamp`: the program of jobs that are measured. Without it none is, and nothing is submitted
-    by the program `drf`."""
-
     def __init__(
-        self, socket_path: Path, home: Path, stamp: str, drf: str, odds: dict[str, float], seed: str
+        self, socket_path: Path, home: Path, drf: str, odds: dict[str, float], seed: str
     ) -> None:
         self._connection = Connection(socket_path)
-        self._home, self._stamp, self._drf = home, stamp, drf
+        self._home, self._drf = home, drf
         self._chance, self._odds = Random(seed), odds
         self._records = home.joinpath("records").open("a")
         self._fates: dict[int, tuple[str, int]] = {}
@@ -88,38 +84,31 @@ class Worker:
         number, self._count = self._count, self._count + 1
         place = self._home / str(number // 1000)
         place.mkdir(exist_ok=True)
-        draw = self._chance.random() if self._stamp else 0.5
-        if draw < 0.2:
+        if self._chance.random() < _BY_PROGRAM:
             self._submit_by_program(number, place)
             return
-        fate = PROBE
-        if draw < 0.6:
-            (fate,) = self._chance.choices([*self._odds], [*self._odds.values()])
+        (fate,) = self._chance.choices([*self._odds], [*self._odds.values()])
+        # Where another job of that name has not been.
+        script = f"echo x >> ran-{number}; {FATES[fate][0]}".replace("ready", f"ready-{number}")
         fields: dict[str, Any] = {
             "cwd": str(place),
             "name": f"{fate}-{number}",
             "env": {"PATH": os.environ["PATH"]},
             "demand": {"cores_milli": CORES_MILLI, "memory_bytes": MEMORY_BYTES},
+            "argv": ["sh", "-c", script],
+            "stdout": "/dev/null",
             "stderr": "/dev/null",
+            "held": fate == "held",
+            "time_limit_s": 1 if fate == "late" else None,
         }
-        if fate == PROBE:
-            fields |= {"argv": [self._stamp], "stdout": f"{place}/stamp-{number}"}
-        else:
-            # Where another job of that name has not been.
-            script = f"echo x >> ran-{number}; {FATES[fate][0]}".replace("ready", f"ready-{number}")
-            fields |= {"argv": ["sh", "-c", script], "stdout": "/dev/null"}
-            fields["held"] = fate == "held"
-            if fate == "late":
-                fields["time_limit_s"] = 1
         most = CORES_MILLI
         if fate == "ranged":
             most = self._chance.choice(UPPER_ENDS_MILLI)
             fields["demand"]["cores_max_milli"] = most
             fields["pool"] = self._chance.choice(POOLS)
-        begun_ns = time.monotonic_ns()
         job_id = self._asked("submit", **fields)
         if job_id is not None:
-            self._remember(job_id, fate, number, how="submit", begun_ns=begun_ns, most_milli=most)
+            self._remember(job_id, fate, number, most)
 
     def _submit_by_program(self, number: int, place: Path) -> None:
         """As people do it."""
@@ -128,19 +117,19 @@ class Worker:
         command = [self._drf, "submit", *asked, "--", "sh", "-c", script]
         begun_ns = time.monotonic_ns()
         done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=300)
-        ended_ns = time.monotonic_ns()
+        at_ns = time.monotonic_ns()
         if done.returncode == os.EX_UNAVAILABLE:
             # Nobody was there to ask; nothing is queued.
-            self._note(away=done.stderr.strip(), begun_ns=begun_ns, at_ns=ended_ns)
+            self._note(away=done.stderr.strip(), begun_ns=begun_ns, at_ns=at_ns)
             return
         if done.returncode != 0:
-            self._note(refused=done.stderr.strip(), code=done.returncode, at_ns=ended_ns)
+            self._note(refused=done.stderr.strip(), code=done.returncode)
             return
-        self._remember(int(done.stdout), "bad", number, how="drf", begun_ns=begun_ns)
+        self._remember(int(done.stdout), "bad", number, CORES_MILLI)
 
-    def _remember(self, job_id: int, fate: str, number: int, **how: Any) -> None:
+    def _remember(self, job_id: int, fate: str, number: int, most_milli: int) -> None:
         """It has been taken just now."""
-        self._note(id=job_id, number=number, fate=fate, ended_ns=time.monotonic_ns(), **how)
+        self._note(id=job_id, number=number, fate=fate, most_milli=most_milli)
         self._fates[job_id] = fate, number
         now = time.monotonic()
         self._later += [(now + in_s, verb, job_id) for in_s, verb in deeds(fate, self._chance)]
@@ -158,7 +147,7 @@ class Worker:
                 self._connection.close()
                 time.sleep(0.05)
             except Refused as error:
-                self._note(refused=str(error), code=error.code, at_ns=time.monotonic_ns())
+                self._note(refused=str(error), code=error.code)
                 return None
 
     def _do_what_is_due(self, now: float) -> None:
@@ -190,7 +179,7 @@ class Worker:
                     self._asked(verb or "cancel", select={"ids": [job["id"]]})
                 self._signal(job["id"])
             time.sleep(0.2)
-        self._note(refused="jobs do not end", code="stuck", at_ns=time.monotonic_ns())
+        self._note(refused="jobs do not end", code="stuck")
 
     def _signal(self, job_id: int) -> bool:
         """Signal a job that waits for it; False before its trap is set."""
@@ -207,6 +196,6 @@ class Worker:
 
 
 if __name__ == "__main__":
-    _socket, _home, _stamp, _drf, _odds, _seed, _rate = sys.argv[1:8]
+    _socket, _home, _drf, _odds, _seed, _rate = sys.argv[1:7]
     os.umask(0o077)
-    Worker(Path(_socket), Path(_home), _stamp, _drf, json.loads(_odds), _seed).run(float(_rate))
+    Worker(Path(_socket), Path(_home), _drf, json.loads(_odds), _seed).run(float(_rate))
