@@ -199,7 +199,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
             *("terminal", "output", "tables", "charts", "commands.log"),
             *("commands.job_actions", "commands.retry", "commands.shares", "commands.show"),
         },
-        "web": {"output", "top", "commands.log"},
+        "web": {"output", "tables", "top", "commands.log"},
         "commands": {
             "web",
             *("output", "tables", "charts", "options", "which_job", "terminal", "demo", "top"),

@@ -190,7 +190,7 @@ def test_it_fills_the_terminal_that_it_has_at_any_moment(sit, shared):
     terminal.sees("q quit")
     terminal.resize(40, 130)
     terminal.until("the last line", lambda: "q quit" in "".join(terminal.lines()[39:40]))
-    row(terminal, "READ", "WRITE", "TIME")
+    row(terminal, "POOL", "CORES", "TIME")
     terminal.resize(10, 40)
     terminal.sees("too small")
     terminal.resize(24, 80)

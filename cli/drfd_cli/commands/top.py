@@ -12,8 +12,8 @@ from drfd.client.connection import Connection
 from drfd.common.errors import ConfigError
 from drfd_cli import output, personal
 from drfd_cli.options import colour_option, connect, prints_result
-from drfd_cli.output import Column, Result
-from drfd_cli.tables.columns import ROWS
+from drfd_cli.output import Result
+from drfd_cli.tables.live import live_columns
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import SnapshotView
@@ -44,18 +44,19 @@ def command(once: bool) -> Result:
     return Result(show=lambda: _show(client, snapshot, columns, once=once), view=lambda: snapshot)
 
 
-def own_columns() -> list[Column]:
-    """Return the columns that the user wants in the live view and on the page. Raises
+def own_columns() -> list[str]:
+    """Return the keys of the columns that the user wants in the live view and on the page. Raises
     ConfigError."""
     settings = personal.read(os.environ)
-    for key in [] if settings is None else settings.columns:
-        if key not in ROWS:
+    keys, there = [] if settings is None else settings.columns, live_columns(0.0)
+    for key in keys:
+        if key not in there:
             text = f"{personal.path_of(os.environ)}: columns: there is no column {key!r}"
-            raise ConfigError("config", text, hint=f"there are {', '.join(ROWS)}")
-    return [] if settings is None else [ROWS[key] for key in settings.columns]
+            raise ConfigError("config", text, hint=f"there are {', '.join(there)}")
+    return keys
 
 
-def _show(client: Connection, snapshot: SnapshotView, columns: list[Column], *, once: bool) -> None:
+def _show(client: Connection, snapshot: SnapshotView, columns: list[str], *, once: bool) -> None:
     from drfd_cli.top.app import print_once
     from drfd_cli.top.paint import Theme
 

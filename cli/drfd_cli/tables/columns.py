@@ -98,18 +98,17 @@ def picked(columns: Columns, keys: Iterable[str], *, without: Iterable[str] = ()
 # -- jobs ----------------------------------------------------------------------------------------
 
 _right = partial(field, is_right=True)
-#: Styles of states. States that are not listed are red.
+#: Styles of states. Others are those of failures.
 _STATE_STYLES = {
-    "RUNNING": "green",
-    "STARTING": "green",
-    "PENDING": "yellow",
-    **dict.fromkeys(("HELD", "SUSPENDED", "STOPPING", "CLEANING"), "magenta"),
-    **dict.fromkeys(("COMPLETED", "CANCELLED"), "bright_black"),
+    **dict.fromkeys(("RUNNING", "STARTING"), "good"),
+    "PENDING": "warm",
+    **dict.fromkeys(("HELD", "SUSPENDED", "STOPPING", "CLEANING"), "held"),
+    **dict.fromkeys(("COMPLETED", "CANCELLED"), "dim"),
 }
 
 
 def _state(state: str) -> Painted:
-    return Painted(state, _STATE_STYLES.get(state, "red"))
+    return Painted(state, _STATE_STYLES.get(state, "hot"))
 
 
 def _label(job: JobView) -> str:
@@ -206,8 +205,6 @@ JOBS = by_key(
     Column("EXIT", lambda job: output.exit_words(job) or "-", "exit"),
     Column("NAME", lambda job: output.named(job, _NAME, always=True), "command", least=_LEAST_NAME),
 )  # fmt: skip
-#: Those of the rows of `drf top` and of the page, which have neither commands nor sentences.
-ROWS = {key: JOBS[key] for key in JOBS if key not in ("name", "command", "code", "why")}
 #: What is known of the use of an ended job, and how it is shown.
 _USED: Mapping[str, Callable[[Any], str]] = {
     **dict.fromkeys(("wall_seconds", "suspended_seconds", "cpu_seconds"), show_duration),

@@ -40,8 +40,8 @@ _APART, _TIGHT = 3, 1
 _MOST_BROKEN = 3
 #: The columns before a line below a row.
 _INDENT = 6
-#: Styles by name (ECMA-48 SGR).
-_STYLES = {"bold": 1, "red": 31, "green": 32, "yellow": 33, "magenta": 35, "bright_black": 90}
+#: Styles by purpose (ECMA-48 SGR).
+_STYLES = {"title": 1, "hot": 31, "good": 32, "warm": 33, "held": 35, "dim": 90}
 
 
 right = partial(Column, is_right=True)
@@ -124,7 +124,7 @@ class TextTable:
 
     def _heading(self, widths: Sequence[int], apart: int) -> list[str]:
         names = (
-            _styled(pad(cut(name, own), own, right=column.is_right), "bold")
+            _styled(pad(cut(name, own), own, right=column.is_right), "title")
             for name, own, column in zip(self._titles, widths, self.columns, strict=True)
         )
         rule = "─" * (sum(widths) + apart * (len(widths) - 1))
@@ -176,13 +176,7 @@ class TextTable:
         # There is a blank at each end.
         used = sum(wanted[:-1]) + leasts[-1] + _APART * len(wanted) - 1
         apart = _APART if used <= self._room else _TIGHT
-        room = self._room - 2 + apart
-        if sum(leasts) + apart * len(leasts) > room:
-            is_fixed = [column.is_fixed or column.is_sentence for column in self.columns]
-            is_word = [not column.is_right for column in self.columns]
-            leasts = _squeezed(leasts, is_fixed, is_word, room - apart * len(leasts))
-        spans = [(least, most, 0) for least, most in zip(leasts, wanted, strict=True)]
-        return [*fitted(spans, room, apart).values()], apart
+        return widths_of(self.columns, leasts, wanted, self._room - 2 + apart, apart), apart
 
     def _explained(
         self, names: Sequence[str], cells: list[object], texts: dict[object, str]
@@ -238,17 +232,27 @@ def fitted(spans: Sequence[tuple[int, int, int]], room: int, apart: int) -> dict
     return widths
 
 
-def _squeezed(
-    widths: Sequence[int], is_fixed: Sequence[bool], is_word: Sequence[bool], room: int
+def widths_of(
+    columns: Sequence[Column], leasts: Sequence[int], wanted: Sequence[int], room: int, apart: int
 ) -> list[int]:
-    """Return the widths cut to the sum `room`: words before numbers, the widest first."""
-    found = list(widths)
-    while sum(found) > room:
-        free = [at for at, own in enumerate(found) if own > _LEAST and not is_fixed[at]]
+    """Return the widths of columns none of which is left out, each with so many blanks behind it:
+    where the room is too small, words are cut before numbers, the widest first."""
+    found = list(leasts)
+    while sum(found) + apart * len(found) > room:
+        free = [
+            at for at, column in enumerate(columns)
+            if found[at] > _LEAST and not (column.is_fixed or column.is_sentence)
+        ]  # fmt: skip
         if not free:
             break
-        found[max(free, key=lambda at: (is_word[at], found[at]))] -= 1
-    return found
+        found[max(free, key=lambda at: (not columns[at].is_right, found[at]))] -= 1
+    spans = [(least, most, 0) for least, most in zip(found, wanted, strict=True)]
+    return [*fitted(spans, room, apart).values()]
+
+
+def with_values(columns: Iterable[Column], rows: Sequence[Any]) -> list[Column]:
+    """Return the columns that do not give way, or have a value in any row."""
+    return [each for each in columns if not each.rank or any(each.show(row) != "-" for row in rows)]
 
 
 def echo(lines: Iterable[str]) -> None:

@@ -27,7 +27,7 @@ from rich.style import Style
 from drfd.client.connection import Connection
 from drfd.common.errors import DrfdError
 from drfd_cli import output
-from drfd_cli.output import Column, clean
+from drfd_cli.output import clean
 from drfd_cli.terminal.pty import write_all
 from drfd_cli.terminal.relay import ENTER_SCREEN, LEAVE_SCREEN, Terminal, end_by_signal
 from drfd_cli.top.feed import (
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from drfd.protocol.replies import SnapshotView
 
 
-def print_once(snapshot: SnapshotView, theme: Theme, columns: Sequence[Column] = ()) -> None:
+def print_once(snapshot: SnapshotView, theme: Theme, columns: Sequence[str] = ()) -> None:
     system = ColorSystem.STANDARD if theme.has_colour else None
     for line in whole(
         Scene(snapshot, State(columns=columns), snapshot["at"]), output.width(), theme
@@ -147,10 +147,10 @@ class App:
 
     def __init__(
         self, connection: Connection, first: SnapshotView, theme: Theme,
-        columns: Sequence[Column] = (),
+        columns: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        """`connection` is the stream of snapshots that began with `first`; `columns` are those that
-        the user wants besides."""
+        """`connection` is the stream of snapshots that began with `first`; `columns` are the
+        keys of those that the user wants besides."""
         self._woken, self._waker = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(self._waker, False)

@@ -180,9 +180,9 @@ def _resource_cells(
 def _share_cells(
     history: History, snapshot: SnapshotView, theme: Theme, *, most: int
 ) -> Iterator[_Cell]:
-    marks = leaf_marks(snapshot["nodes"], theme)
+    marks = leaf_marks(snapshot["nodes"])
     for path in _holders(history)[:most]:
-        style = marks[path].style if path in marks else theme["plain"]
+        style = theme[marks[path].style if path in marks else "plain"]
         label = show_path(path)
         yield _Cell(label, _curve(history, lambda each: each.shares, path), style)
 

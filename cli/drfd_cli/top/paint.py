@@ -63,13 +63,16 @@ class Theme:
         self.has_colour = has_colour
         chosen = _COLOURED if has_colour else _PLAIN
         self._styles = {name: Style.parse(chosen.get(name, "") or "none") for name in _COLOURED}
-        self._hues = [Style.parse(hue if has_colour else "none") for hue in _HUES]
+        for number, hue in enumerate(_HUES):
+            self._styles[hue_style(number)] = Style.parse(hue if has_colour else "none")
 
     def __getitem__(self, name: str) -> Style:
         return self._styles[name]
 
-    def hue(self, number: int) -> Style:
-        return self._hues[number % HUES]
+
+def hue_style(number: int) -> str:
+    """Return the name of the style of a leaf."""
+    return f"hue{number % HUES}"
 
 
 @lru_cache(maxsize=8192)
@@ -102,11 +105,6 @@ def wrap(text: str, columns: int, most: int) -> list[str]:
     if len(lines) > most:
         lines = [*lines[: most - 1], " ".join(lines[most - 1 :])] if most > 0 else []
     return [fit(line, columns).rstrip() for line in lines]
-
-
-def part_of(amount: float, whole: float) -> float:
-    """Return `amount` as a fraction of `whole`, from 0 to 1, or 0 if the whole is 0."""
-    return min(1.0, max(0.0, amount / whole)) if whole > 0 else 0.0
 
 
 def bar(part: float, columns: int, full: Style, empty: Style, blank: str = "·") -> Line:

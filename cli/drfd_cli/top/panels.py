@@ -4,8 +4,7 @@ The lines of the machine have a bar for each resource, with a colour or a letter
 the tree that holds a part of it. The panels list the fair-share tree, running jobs with their use,
 waiting jobs with the reason, and jobs that ended recently.
 
-A column of a panel is declared once, in the table of its panel: heading, width, text, style, and
-where it is shown.
+The panels of jobs name keys of `tables.live`.
 """
 
 from __future__ import annotations
@@ -21,21 +20,20 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from rich.segment import Segment
-from rich.style import Style
 
-from drfd.common.units import show_duration, show_size
+from drfd.common.units import show_size
 from drfd.core.model.job import leaf_path
 from drfd_cli.commands.shares import POOLS
-from drfd_cli.output import (
-    clean,
-    code_line,
-    counted,
-    run_s,
-    show_cores_of,
-    size_or_dash,
+from drfd_cli.output import Column, clean, code_line, counted, size_or_dash
+from drfd_cli.tables.layout import Painted, fitted, right, widths_of, with_values
+from drfd_cli.tables.live import (
+    Axis,
+    Gauge,
+    live_columns,
+    part_of,
+    show_axis,
+    show_declared,
 )
-from drfd_cli.tables.columns import JOBS
-from drfd_cli.tables.layout import fitted
 from drfd_cli.top.paint import (
     HUES,
     Line,
@@ -43,19 +41,18 @@ from drfd_cli.top.paint import (
     bar,
     fit,
     fit_right,
+    hue_style,
     joined,
     marked,
     marked_bar,
-    part_of,
     spaces,
     width_of,
     wrap,
 )
-from drfd_cli.top.state import Axis, State, TopPanel, leaf_of, leaves, left_s
+from drfd_cli.top.state import State, TopPanel, leaf_of, leaves
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import GpuView, MachineView, SnapshotNode, SnapshotRow, SnapshotView
-    from drfd_cli.output import Column
     from drfd_cli.top.state import TreeRow
 
 # -- the machine ---------------------------------------------------------------------------------
@@ -77,11 +74,12 @@ _HIGH_PRESSURE = 20
 class LeafMark:
     """The colour of a leaf of the fair-share tree, and its letter on screens without colours."""
 
-    style: Style
+    #: One of the theme's.
+    style: str
     letter: str
 
 
-def leaf_marks(nodes: Sequence[SnapshotNode], theme: Theme) -> dict[str, LeafMark]:
+def leaf_marks(nodes: Sequence[SnapshotNode]) -> dict[str, LeafMark]:
     """Return a mark for each leaf, by path. Colour and letter depend on the path, unless another
     leaf has taken them, so they seldom change while others come and go."""
     # Leaves with running jobs get distinct colours first.
@@ -97,7 +95,7 @@ def leaf_marks(nodes: Sequence[SnapshotNode], theme: Theme) -> dict[str, LeafMar
         while hue in taken:
             hue = (hue + 1) % HUES
         taken.add(hue)
-        marks[path] = LeafMark(theme.hue(hue), letters[path] if node["running"] else " ")
+        marks[path] = LeafMark(hue_style(hue), letters[path] if node["running"] else " ")
     return marks
 
 
@@ -127,7 +125,7 @@ def header(
     """Return the lines about the machine. `trouble` says why the figures are outdated, and there
     are at most `most_each` lines about single nodes, and about single GPUs."""
     room = max(8, columns - _LABEL_WIDTH - 3 - _FIGURES_WIDTH)
-    marks = leaf_marks(snapshot["nodes"], theme)
+    marks = leaf_marks(snapshot["nodes"])
     if trouble:
         first = first_line(snapshot, theme, columns, now_s=now_s, trouble=trouble)
     else:
@@ -191,7 +189,7 @@ def _meter_of(
         chars = _USED * filled + _ALLOCATED * (end - begin - filled)
         if chars and not theme.has_colour:
             chars = marks[path].letter + chars[1:]
-        stack.append(Segment(chars, marks[path].style))
+        stack.append(Segment(chars, theme[marks[path].style]))
     taken = min(room - end, round(part_of(kept, whole) * room))
     stack += [Segment(_FREE * (room - end - taken), theme["free"]),
               Segment(_EXTERNAL * taken, theme["outside"])]  # fmt: skip
@@ -241,7 +239,7 @@ def _gpu_meter(
     if mark is not None and own_columns and not theme.has_colour:
         chars = mark.letter + chars[1:]
     stack = [
-        Segment(chars, theme["plain"] if mark is None else mark.style),
+        Segment(chars, theme["plain" if mark is None else mark.style]),
         Segment(_FREE * (room - own_columns - outside_columns), theme["free"]),
         Segment(_EXTERNAL * outside_columns, theme["outside"]),
     ]
@@ -293,29 +291,10 @@ def _amount(amounts: Mapping[str, Any], name: str) -> float:
     return amount if isinstance(amount, int | float) else 0.0
 
 
-def show_axis(axis: str, amount: float) -> str:
-    """Return an amount in the units of replies, short enough for a column."""
-    kind = axis.partition(":")[0]
-    if kind in ("memory", "read", "write", "gpu_memory"):
-        return show_size(amount)
-    if kind == "gpu_utilisation":
-        return f"{amount:g}%"
-    if kind != "cores":
-        return f"{amount:g}"
-    decimals = 2 if 0.005 <= amount < 1 else 1 if amount < 100 else 0
-    shown = f"{amount:.{decimals}f}"
-    return shown.rstrip("0").rstrip(".") if decimals else shown
-
-
 def gres_label(name: str) -> str:
     """Return the label of a resource's row: "gpu" for "gres:gpu", "gpu mem" for its memory."""
     kind, _, which = name.removeprefix("gres:").partition(":")
     return f"{which} mem" if which else kind
-
-
-def show_declared(axis: str, amount: float) -> str:
-    """Return a declared amount, of which no digits are left out that were written."""
-    return f"{amount:.4g}" if axis == "cores" and amount < 1000 else show_axis(axis, amount)
 
 
 def first_line(
@@ -370,47 +349,30 @@ def in_words(snapshot: SnapshotView) -> str:
 
 # -- the panels ----------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class PanelColumn:
-    """A column of a panel."""
-
-    title: str
-    width: int
-    #: Returns the text of a row; or without it `draw` returns the cell, exactly as wide as its
-    #: second argument.
-    words: Callable[[Any], str] = str
-    style: Style | Callable[[Any], Style] | None = None
-    draw: Callable[[Any, int], Line] | None = None
-    is_right: bool = False
-    #: Text at the right end of the heading.
-    title_end: str = ""
-    #: The order in which columns are added to a narrow screen; 0 for those that it always has.
-    rank: int = 0
-    #: The width up to which the column grows where there is room.
-    most: int = 0
-    is_shown: bool = True
-
-    def cell(self, row: Any) -> Line:
-        if self.draw is not None:
-            return self.draw(row, self.width)
-        cut = (fit_right if self.is_right else fit)(self.words(row), self.width)
-        return [Segment(cut, self.style(row) if callable(self.style) else self.style)]
-
-
-right = partial(PanelColumn, is_right=True)
-
-
-def _of(column: Column, width: int, **more: Any) -> PanelColumn:
-    """Return a column of lists as one of a panel."""
-    return PanelColumn(
-        column.title, width, lambda row: str(column.show(row)), is_right=column.is_right, **more
-    )
-
-
-def _of_user(column: Column) -> PanelColumn:
-    """Return a column that the user wants besides those of a panel."""
-    return _of(column, max(len(column.title), _LEAST_OWN), rank=_OWN, most=column.most)
+#: The columns of each list of jobs, by the keys of `live_columns`.
+_SHOWN = {
+    TopPanel.RUNNING: (
+        *("label", "name", "user", "pool", "cores_now", "memory_now", "read_now", "write_now"),
+        *("gpu_now", "spent"),
+    ),
+    TopPanel.WAITING: (
+        *("label", "name", "user", "cores", "memory", "io", "gres", "start", "waits_for"),
+        *("needed", "free", "blocked_by", "until", "code"),
+    ),
+    TopPanel.ENDED: ("label", "name", "user", "outcome", "exit", "ran", "ended_ago"),
+}
+_NOTHING = {
+    TopPanel.RUNNING: "nothing runs", TopPanel.WAITING: "nothing waits",
+    TopPanel.ENDED: "nothing has ended lately",
+}  # fmt: skip
+#: Least width of a column that the user wants besides, and its rank: after all others.
+_LEAST_OWN, _OWN = 7, 8
+#: Least columns that names keep beside a title.
+_NAME_BESIDE = 12
+#: The columns of the figures beside a bar.
+_BESIDE_BAR = 10
+#: The columns before a sentence below a row, and the most lines of one.
+_SENTENCE_INDENT, _MOST_WHY = 13, 2
 
 
 @dataclass(frozen=True)
@@ -418,7 +380,9 @@ class PanelTable:
     """The content of a panel. `title` stands in the heading, over the first columns."""
 
     title: str
-    columns: Sequence[PanelColumn]
+    #: The columns that there is room for, with their widths. A cell is a text, maybe with a style;
+    #: or a function that draws it at a width.
+    columns: Sequence[tuple[Column, int]]
     rows: Sequence[Any]
     #: The text if there are no rows.
     nothing: str
@@ -452,10 +416,6 @@ class PanelTable:
         return extra if extra <= most else 0
 
 
-#: The columns before a sentence below a row, and the most lines of one.
-_SENTENCE_INDENT, _MOST_WHY = 13, 2
-
-
 def draw(
     table: PanelTable, theme: Theme, columns: int, height: int, *, cursor: int | None,
     is_focus: bool,
@@ -477,8 +437,9 @@ def draw(
     sentences = table.sentences(columns) if has_room else {}
     for at, row in enumerate(table.rows[first : first + room], first):
         line: Line = [Segment("*", theme["mark"]) if table.is_marked(row) else Segment(" ")]
-        for column in table.columns:
-            line += [*column.cell(row), Segment(" ")]
+        for column, width in table.columns:
+            line += [*_drawn(column.show(row), width, theme, is_right=column.is_right),
+                     Segment(" ")]  # fmt: skip
         line = joined(line, columns)
         lines.append(marked(line, theme["cursor"]) if is_focus and at == cursor else line)
         lines += [dim(" " * _SENTENCE_INDENT + words) for words in sentences.get(at, ())]
@@ -491,11 +452,7 @@ def draw(
 
 
 def _head(table: PanelTable, theme: Theme, columns: int, *, is_focus: bool) -> Line:
-    names = [
-        (fit_right if each.is_right else fit)(each.title, each.width - len(each.title_end))
-        + each.title_end
-        for each in table.columns
-    ]
+    names = [_text(each.title, width, is_right=each.is_right) for each, width in table.columns]
     words = " " + " ".join(names)
     # The title may be wider than the first column, and then hides headings.
     title = f" {table.title} "
@@ -507,35 +464,51 @@ def _head(table: PanelTable, theme: Theme, columns: int, *, is_focus: bool) -> L
     return [Segment(fit(title + rest, columns), theme["head_focus" if is_focus else "head"])]
 
 
-def _laid_out(columns: Sequence[PanelColumn], room: int, title: str = "") -> list[PanelColumn]:
-    """Return the columns that fit, in their order, with the rest of the room shared out.
+def _text(cell: object, width: int, *, is_right: bool) -> str:
+    return (fit_right if is_right else fit)(str(cell), width)
+
+
+def _drawn(cell: Any, width: int, theme: Theme, *, is_right: bool) -> Line:
+    """Return a cell, exactly as wide as asked."""
+    if callable(cell):
+        drawn: Line = cell(width)
+        return drawn
+    style = theme[getattr(cell, "style", "plain")]
+    room = width - _BESIDE_BAR
+    if not isinstance(cell, Gauge) or len(cell) >= _BESIDE_BAR:
+        return [Segment(_text(cell, width, is_right=is_right), style)]
+    is_near = cell.style != "plain"
+    words = fit_right(f"!{cell}" if is_near and not theme.has_colour else cell, _BESIDE_BAR)
+    full = style if is_near else theme["good"]
+    blank = " " if cell.part is None else "·"
+    return [*bar(cell.part or 0.0, room, full, theme["free"], blank), Segment(words, style)]
+
+
+def _laid_out(columns: Sequence[Column], room: int, title: str = "") -> list[tuple[Column, int]]:
+    """Return the columns that fit, in their order, with their widths.
 
     `room` includes a blank before the first column and after each. The column of ids, before the
     names, is as wide as the title above it, which else hides the heading of the names, if these
     have enough room.
     """
-    columns = [each for each in columns if each.is_shown]
-    spans = [(each.width, max(each.width, each.most), each.rank) for each in columns]
-    widths = fitted(spans, room - 1, 1)
-    found = [replace(columns[at], width=width) for at, width in widths.items()]
-    at = next((at for at, column in enumerate(found) if column.title == "NAME"), 0)
-    extra = len(title) + 1 - sum(column.width + 1 for column in found[:at])
-    if at and 0 < extra <= found[at].width - _NAME_BESIDE:
-        found[at - 1] = replace(found[at - 1], width=found[at - 1].width + extra)
-        found[at] = replace(found[at], width=found[at].width - extra)
-    return found
+    spans = [(each.least, max(each.least, each.most), each.rank) for each in columns]
+    kept = fitted(spans, room - 1, 1)
+    columns = [columns[at] for at in kept]
+    leasts, wanted, _ = zip(*(spans[at] for at in kept), strict=True)
+    widths = widths_of(columns, leasts, wanted, room - 1, 1)
+    at = next((at for at, column in enumerate(columns) if column.title == "NAME"), 0)
+    extra = len(title) + 1 - sum(width + 1 for width in widths[:at])
+    if at and 0 < extra <= widths[at] - _NAME_BESIDE:
+        widths[at - 1] += extra
+        widths[at] -= extra
+    return [*zip(columns, widths, strict=True)]
 
 
 #: Ends of the scale of shares; the first is used that no share or entitlement exceeds.
 _SCALES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-_NAME, _WIDE_NAME = 14, 28
-_LEAST_BAR = 10
-#: Least columns of a screen with long names.
+#: Least columns of a screen with long names in the tree.
 _WIDE = 100
-#: Least width of a column that the user wants besides, and its rank: after all others.
-_LEAST_OWN, _OWN = 7, 8
-#: A width that no screen has.
-_ENDLESS = 1000
+_NOBODY = LeafMark("plain", " ")
 
 
 def tree_table(
@@ -547,46 +520,42 @@ def tree_table(
     own = leaf_path("root", user).removeprefix("root.")
     most = max((max(row["dominant_share"], row["entitlement"]) for row in rows), default=1.0)
     scale = next((each for each in _SCALES if each >= most), 1.0)
-    dim, plain = theme["dim"], theme["plain"]
-    nobody = LeafMark(plain, " ")
 
-    def mark_of(row: TreeRow) -> LeafMark:
-        return marks.get(row["path"], nobody)
+    def swatch(row: TreeRow) -> Painted:
+        mark = marks.get(row["path"], _NOBODY)
+        return Painted(
+            "■" if row["path"] in marks and theme.has_colour else mark.letter, mark.style
+        )
 
-    def swatch(row: TreeRow) -> str:
-        return "■" if row["path"] in marks and theme.has_colour else mark_of(row).letter
+    def name(row: TreeRow) -> Painted:
+        style = "title" if row["is_leaf"] and row["path"].endswith(f".{own}") else "plain"
+        return Painted(f"{row['title']} ◂" if row["path"] == below else row["title"], style)
 
-    def bar_cell(row: TreeRow, width: int) -> Line:
-        share, entitlement = row["dominant_share"], row["entitlement"]
-        styles = (mark_of(row).style, theme["free"], theme["mark"])
-        return marked_bar(part_of(share, scale), part_of(entitlement, scale), width, styles)
+    def share(row: TreeRow, width: int) -> Line:
+        style = theme[marks.get(row["path"], _NOBODY).style]
+        shares = part_of(row["dominant_share"], scale), part_of(row["entitlement"], scale)
+        return marked_bar(*shares, width, (style, theme["free"], theme["mark"]))
 
-    def level_style(row: TreeRow) -> Style:
+    def satisfied(row: TreeRow) -> Painted:
         level = row["satisfaction"]
-        return theme["warm" if row["pending"] and level < 1 else "good" if level >= 1 else "dim"]
+        style = "warm" if row["pending"] and level < 1 else "good" if level >= 1 else "dim"
+        return Painted(f"{level:.0%}" if level < 100 else "many", style)
 
-    def name_style(row: TreeRow) -> Style:
-        return theme["title"] if row["is_leaf"] and row["path"].endswith(f".{own}") else plain
-
-    def unless_none(key: str) -> Callable[[Any], Style]:
-        return lambda row: plain if row[key] else dim
+    def count(key: str, row: Mapping[str, Any]) -> Painted:
+        return Painted(row[key], "plain" if row[key] else "dim")
 
     shown = [
-        PanelColumn("", 1, swatch, lambda row: mark_of(row).style),
-        PanelColumn("", _WIDE_NAME if columns >= _WIDE else _NAME,
-                    lambda row: f"{row['title']} ◂" if row["path"] == below else row["title"],
-                    name_style),
-        _of(POOLS["weight"], 6, rank=2),
-        right("ENTITLED", 8, lambda row: _percent(row["entitlement"])),
-        PanelColumn("0", _LEAST_BAR, draw=bar_cell, title_end=f"{scale:.0%}", most=_ENDLESS),
-        right("SHARE", 5, lambda row: _percent(row["dominant_share"])),
-        _of(POOLS["dominant_resource"], 8, style=dim, rank=1),
-        right("SATISFIED", 9,
-              lambda row: f"{row['satisfaction']:.0%}" if row["satisfaction"] < 100 else "many",
-              level_style),
-        right("RUN", 4, lambda row: str(row["running"]), unless_none("running")),
-        right("WAIT", 6, lambda row: str(row["pending"]), unless_none("pending")),
-    ]  # fmt: skip
+        Column("", swatch, least=1),
+        Column("", name, least=28 if columns >= _WIDE else 14),
+        replace(POOLS["weight"], least=6, rank=2),
+        right("ENTITLED", lambda row: _percent(row["entitlement"]), least=8),
+        right(f"{scale:.0%}", lambda row: partial(share, row), least=10, most=columns),
+        right("SHARE", lambda row: _percent(row["dominant_share"]), least=5),
+        replace(POOLS["dominant_resource"], least=8, rank=1),
+        right("SATISFIED", satisfied, least=9),
+        right("RUN", partial(count, "running"), least=4),
+        right("WAIT", partial(count, "pending"), least=6),
+    ]
     by = "" if order == "share" else f" by {order}"
     return PanelTable(f"SHARES{by}", _laid_out(shown, columns), rows, "nobody has jobs")
 
@@ -596,235 +565,30 @@ def _percent(part: float) -> str:
     return f"{part:.0%}" if part >= 0.1 or part == 0 else f"{part:.1%}"
 
 
-_RATES: tuple[Axis, Axis] = ("read", "write")
-#: Least columns of a screen with rates of disks, with codes of reasons, and with pools.
-_WITH_GPUS, _WITH_RATES, _WITH_CODES, _WITH_POOLS = 100, 112, 140, 150
-#: Least columns of a screen with all digits of cores.
-_WITH_DIGITS = 80
-#: Fractions of the demand from which a bar shows a job as near its limit, and as at its limit.
-_WARM, _HOT = 0.8, 0.95
-_LABEL, _LEAST_NAME, _MOST_NAME = 9, 4, 32
-#: Least columns that names keep beside a title.
-_NAME_BESIDE = 12
-
-
-def _gauge(
-    axis: Axis, bar_columns: int, theme: Theme, at_limit: str, row: SnapshotRow, width: int
-) -> Line:
-    """Return a bar and the text "now/declared". Of a range of cores it is "5/2..8", and the bar is
-    of all eight. Where there is no room for that, the bar alone has it.
-
-    `at_limit` is the style of a full bar if the limit only throttles the job. It is empty if the
-    limit ends the job; then the bar changes its colour near the limit, too.
-    """
-    now, declared = None if row["now"] is None else row["now"].get(axis), row["demand"][axis]
-    if not declared and not now:
-        return [Segment(fit_right("-", width), theme["dim"])]
-    most = _upper_end(row) if axis == "cores" else None
-    part = part_of(now or 0.0, declared if most is None else most)
-    style = "good"
-    if part >= _HOT:
-        style = at_limit or "hot"
-    elif part >= _WARM and not at_limit:
-        style = "warm"
-    room = width - bar_columns - 1
-    used = "?" if now is None else show_axis(axis, now)
-    words = show_declared(axis, declared) if declared else "-"
-    figures = f"{used}/{words}"
-    if most is not None and len(longer := f"{figures}..{show_axis(axis, most)}") <= room:
-        figures = longer
-    words = fit_right(figures, room)
-    is_near = style in ("hot", "warm")
-    if is_near and not theme.has_colour and words[0] == " ":
-        words = f"!{words.lstrip()}".rjust(room)
-    filled = bar(part, bar_columns, theme[style], theme["free"], "·" if declared else " ")
-    return [*filled, Segment(f" {words}", theme[style if is_near else "plain"])]
-
-
-def _upper_end(row: SnapshotRow) -> float | None:
-    return row["demand"].get("cores_max")
-
-
-def running_table(
-    rows: list[SnapshotRow], marks: dict[str, LeafMark], theme: Theme, columns: int, *,
-    at_s: float, title: str, own: Sequence[Column] = (),
+def jobs_table(
+    panel: TopPanel, rows: list[SnapshotRow], marks: dict[str, LeafMark], theme: Theme,
+    columns: int, *, at_s: float, own: Sequence[str], **more: Any,
 ) -> PanelTable:  # fmt: skip
-    is_wide = columns >= _WITH_POOLS
-    bar_columns = 8 if is_wide else 4
-    # Such as "0.07/0.125"; the narrowest screens have no room for it.
-    longest = max(
-        (len(show_cores_of(each["demand"], "{:g}".format)) for each in rows), default=0
-    )  # fmt: skip
-    cores = min(14 if is_wide else 10, max(8, 5 + longest)) if columns >= _WITH_DIGITS else 8
-    nobody = LeafMark(theme["plain"], " ")
+    """Return the panel of a list of jobs, and the columns with these keys that the user wants
+    besides. The whole reasons of waiting jobs stand below the rows if there is room."""
+    live = live_columns(at_s)
 
     def mark_of(row: SnapshotRow) -> LeafMark:
-        return marks.get(leaf_of(row), nobody)
+        return marks.get(leaf_of(row), _NOBODY)
 
-    def owner(row: SnapshotRow) -> Style:
-        return mark_of(row).style
+    def swatch(row: SnapshotRow) -> Painted:
+        mark = mark_of(row)
+        return Painted("▍" if theme.has_colour else mark.letter, mark.style)
 
-    def gauge(
-        axis: Axis, figures: int, at_limit: str = "", *, is_shown: bool = True
-    ) -> PanelColumn:
-        cell = partial(_gauge, axis, bar_columns, theme, at_limit)
-        return right(axis.upper(), bar_columns + 1 + figures, draw=cell, is_shown=is_shown)
-
-    shown = [
-        PanelColumn("", 1, lambda row: "▍" if theme.has_colour else mark_of(row).letter, owner),
-        PanelColumn("", _LABEL, lambda row: row["label"]),
-        PanelColumn("NAME", _LEAST_NAME, lambda row: row["name"], theme["title"], most=_ENDLESS),
-        _of(JOBS["user"], 12 if is_wide else 8, style=owner),
-        PanelColumn("POOL", 14, lambda row: row["pool"].removeprefix("root."), theme["dim"],
-                    is_shown=is_wide),
-        gauge("cores", cores, "good"),
-        gauge("memory", 11),
-        *(gauge(axis, 10, "warm", is_shown=columns >= _WITH_RATES) for axis in _RATES),
-        right("GPU", 10, lambda row: _gpu_words(row) or "-",
-              is_shown=columns >= _WITH_GPUS and any(map(_gpu_words, rows))),
-        right("TIME", 13, lambda row: _spent(row, at_s),
-              lambda row: theme[_spent_style(row, at_s)]),
-        *map(_of_user, own),
-    ]  # fmt: skip
-    return PanelTable(title, _laid_out(shown, columns, title), rows, "nothing runs")
-
-
-def _gpu_words(row: SnapshotRow) -> str:
-    """Return a job's memory on GPUs and its utilisation of them, or "" if it is on none or that is
-    not measured. Of one that declares its memory on each, it is the most on one, of so much alone:
-    there is no room for more."""
-    now = row["now"]
-    if now is None:
-        return ""
-    memory, busy = now.get("gpu_memory"), now.get("gpu_utilisation")
-    words = [show_size(memory)] if isinstance(memory, int) and (memory or busy) else []
-    single, limit = now.get("gpu_memory_single"), row["demand"].get("gres_memory", {}).get("gpu")
-    if words and single is not None and limit is not None:
-        return f"{show_size(single)}/{show_size(limit)}"
-    words += [f"{busy}%"] if busy is not None and (memory or busy) else []
-    return " ".join(words)
-
-
-def waiting_table(
-    rows: list[SnapshotRow], theme: Theme, columns: int, *, at_s: float, title: str, more: str,
-    own: Sequence[Column] = (),
-) -> PanelTable:  # fmt: skip
-    """Return the panel of waiting jobs, with the evidence of their reasons in columns. The whole
-    reasons stand below the rows if there is room."""
-    found = [_evidence(row) for row in rows]
-    demands = [row["demand"] for row in rows]
-
-    # Columns without content are left out.
-    def has(key: str) -> bool:
-        return any(key in each for each in found)
-
-    def amount(key: str, row: SnapshotRow) -> str:
-        about = _evidence(row)
-        return show_declared(about["resource"], about[key]) if key in about else "-"
-
-    def demand(axis: Axis, row: SnapshotRow) -> str:
-        return show_declared(axis, row["demand"][axis])
-
-    def code(row: SnapshotRow) -> str:
-        return row["reason"]["code"] if row["reason"] else ""
-
-    def until(row: SnapshotRow) -> str:
-        until_s = _evidence(row).get("until")
-        return "-" if until_s is None else _clock(until_s, at_s)
-
-    shown = [
-        PanelColumn("", _LABEL + 2, lambda row: row["label"]),
-        PanelColumn("NAME", 8, lambda row: row["name"], theme["title"], most=16),
-        _of(JOBS["user"], 8),
-        right("CORES", 5, partial(demand, "cores")),
-        right("MEM", 5, partial(demand, "memory")),
-        _of(JOBS["io"], 9, rank=5, is_shown=any(each["read"] or each["write"] for each in demands)),
-        _of(JOBS["gres"], 8, rank=6, is_shown=any(any(each["gres"].values()) for each in demands)),
-        right("START", 6, lambda row: _start(row, at_s)),
-        PanelColumn("WAITS FOR", 15, lambda row: _evidence(row).get("waits_for") or code(row),
-                    lambda row: theme["held" if row["state"] == "HELD" else "plain"], most=18),
-        right("NEEDS", 5, partial(amount, "needed"), rank=2, is_shown=has("needed")),
-        right("FREE", 5, partial(amount, "free"), rank=1, is_shown=has("needed")),
-        PanelColumn("BLOCKED BY", 14, lambda row: _evidence(row).get("blocked_by", ""), rank=3,
-                    most=26, is_shown=has("blocked_by")),
-        right("UNTIL", 6, until, rank=4, is_shown=has("until")),
-        PanelColumn("REASON", 16, code, theme["dim"], rank=7, is_shown=columns >= _WITH_CODES),
-        *map(_of_user, own),
-    ]  # fmt: skip
-    return PanelTable(
-        title, _laid_out(shown, columns, title), rows, "nothing waits", more,
-        about=lambda row: code_line(row["reason"]),
-    )  # fmt: skip
-
-
-def _evidence(row: SnapshotRow) -> Mapping[str, Any]:
-    """Return the evidence of the reason."""
-    return row["reason"]["evidence"] if row["reason"] else {}
-
-
-def ended_table(
-    rows: list[SnapshotRow], theme: Theme, columns: int, *, at_s: float, title: str,
-    own: Sequence[Column] = (),
-) -> PanelTable:  # fmt: skip
-    def outcome(row: SnapshotRow) -> str:
-        return row["outcome"] or row["state"]
-
-    def ran(row: SnapshotRow) -> str:
-        return show_duration(run_s(row, at_s)) if row["started_at"] else "-"
-
-    styles = {"COMPLETED": theme["good"], "CANCELLED": theme["dim"]}
-    shown = [
-        PanelColumn("", _LABEL + 2, lambda row: row["label"]),
-        PanelColumn("NAME", _LEAST_NAME, lambda row: row["name"], most=_MOST_NAME),
-        _of(JOBS["user"], 8),
-        PanelColumn("OUTCOME", 14, outcome, lambda row: styles.get(outcome(row), theme["hot"])),
-        _of(JOBS["exit"], 8),
-        right("RAN", 7, ran),
-        right("ENDED", 12, lambda row: _ago(row["ended_at"], at_s)),
-        *map(_of_user, own),
+    shown = with_values([live[key] for key in _SHOWN[panel]], rows)
+    if panel is TopPanel.RUNNING:
+        shown = [Column("", swatch, least=1), *(
+            replace(each, show=lambda row: Painted(row["user"], mark_of(row).style))
+            if each.key == "user" else each for each in shown
+        )]  # fmt: skip
+    shown += [
+        replace(live[key], least=max(len(live[key].title), _LEAST_OWN), rank=_OWN) for key in own
     ]
-    laid_out = _laid_out(shown, columns, title)
-    return PanelTable(title, laid_out, rows, "nothing has ended lately")
-
-
-def _spent(row: SnapshotRow, at_s: float) -> str:
-    """Return the run time and the time limit, or the state if that is not RUNNING."""
-    if row["state"] != "RUNNING" or row["started_at"] is None:
-        return row["state"].lower()
-    limit_s = row["time_limit_s"]
-    words = show_duration(run_s(row, at_s))
-    return words if limit_s is None else f"{words}/{_limit(limit_s)}"
-
-
-def _spent_style(row: SnapshotRow, at_s: float) -> str:
-    if row["state"] != "RUNNING" or row["started_at"] is None:
-        return "held"
-    limit_s, left = row["time_limit_s"], left_s(row, at_s)
-    is_near = limit_s is not None and left is not None and left <= limit_s * (1 - _HOT)
-    return "hot" if is_near else "plain"
-
-
-def _limit(limit_s: float) -> str:
-    """Return the time limit without a second unit of zero, such as "2h" or "1d"."""
-    return show_duration(limit_s).removesuffix("00h").removesuffix("00m").removesuffix("00s")
-
-
-def _start(row: SnapshotRow, at_s: float) -> str:
-    expected_s = row["expected_start_at"]
-    if expected_s is None:
-        return "-"
-    return show_duration(expected_s - at_s) if expected_s >= at_s + 1 else "now"
-
-
-def _clock(then_s: float, at_s: float) -> str:
-    """Return a time within a day as "14:05", another one as "Nov 23"."""
-    is_near = abs(then_s - at_s) < 86400
-    return time.strftime("%H:%M" if is_near else "%b %d", time.localtime(then_s))
-
-
-def _ago(ended_s: float | None, at_s: float) -> str:
-    if ended_s is None:
-        return "-"
-    if at_s - ended_s < 86400:
-        return f"{show_duration(at_s - ended_s)} ago"
-    return time.strftime("%b %d %H:%M", time.localtime(ended_s))
+    about = (lambda row: code_line(row["reason"])) if panel is TopPanel.WAITING else None
+    laid_out = _laid_out(shown, columns, more["title"])
+    return PanelTable(columns=laid_out, rows=rows, nothing=_NOTHING[panel], about=about, **more)

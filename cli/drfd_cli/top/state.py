@@ -11,26 +11,21 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum, auto
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from drfd.common.errors import Refused
 from drfd.common.indices import show_numbers
 from drfd.core.model.job import leaf_path
 from drfd_cli.commands.shares import branch
-from drfd_cli.output import run_s
+from drfd_cli.tables.live import Axis, left_s
 from drfd_cli.top.keys import ACTIONS, Act, Page, Prompt, Question, Viewer, begin, typed
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import SnapshotNode, SnapshotRow, SnapshotView
-    from drfd_cli.output import Column
 
     class TreeRow(SnapshotNode):
         title: str
         is_leaf: bool
-
-
-#: A resource that a job requests and that is measured.
-Axis = Literal["cores", "memory", "read", "write"]
 
 
 class TopPanel(StrEnum):
@@ -106,8 +101,8 @@ class State:
     under: tuple[Page, ...] = ()
     question: Question | None = None
     prompt: Prompt | None = None
-    #: Columns of jobs that the user wants besides those of each panel.
-    columns: Sequence[Column] = ()
+    #: Keys of columns of jobs that the user wants besides those of each panel.
+    columns: Sequence[str] = ()
     #: The marked jobs, by `mark_of`.
     marked: frozenset[str] = frozenset()
     #: The message about the last action, and whether it is an error.
@@ -244,12 +239,6 @@ def _tree(nodes: Sequence[SnapshotNode], state: State) -> list[TreeRow]:
 def _use(row: SnapshotRow, what: Axis) -> float:
     """Return the present use of a job, or zero if it is not known."""
     return (row["now"] and row["now"].get(what)) or 0.0
-
-
-def left_s(row: SnapshotRow, at_s: float) -> float | None:
-    """Return the seconds until the time limit, or None if there is none."""
-    limit_s = row["time_limit_s"]
-    return None if limit_s is None or row["started_at"] is None else limit_s - run_s(row, at_s)
 
 
 def _left_s(row: SnapshotRow) -> float:

@@ -18,6 +18,7 @@ from drfd.core.model.job import show_path
 from drfd_cli.charts import CurveKind, bars, declared, highest
 from drfd_cli.commands.show import array_lines, job_lines
 from drfd_cli.output import advice_line, clean, code_line, run_s, show_time, start_line
+from drfd_cli.tables.live import part_of, show_axis, show_declared
 from drfd_cli.top.history import History, height_of, history_lines
 from drfd_cli.top.keys import HELP, KEYS, Page, refusal, word_of
 from drfd_cli.top.paint import (
@@ -26,22 +27,17 @@ from drfd_cli.top.paint import (
     fit,
     fit_right,
     joined,
-    part_of,
     spaces,
     wrap,
 )
 from drfd_cli.top.panels import (
     PanelTable,
     draw,
-    ended_table,
     first_line,
     header,
+    jobs_table,
     leaf_marks,
-    running_table,
-    show_axis,
-    show_declared,
     tree_table,
-    waiting_table,
 )
 from drfd_cli.top.state import (
     Lists,
@@ -255,52 +251,40 @@ def _tables(
     scene: Scene, rows: Lists, left: int, right: int, theme: Theme
 ) -> dict[TopPanel, PanelTable]:
     snapshot, state = scene.snapshot, scene.state
-    at_s, counts = scene.now_s, snapshot["counts"]
-    marks = leaf_marks(snapshot["nodes"], theme)
+    counts = snapshot["counts"]
+    marks = leaf_marks(snapshot["nodes"])
     waiting = counts.get("PENDING", 0) + counts.get("HELD", 0)
     held = f", {counts['HELD']:,} held" if counts.get("HELD") else ""
     suspended = counts.get("SUSPENDED", 0)
     paused = f", {suspended:,} suspended" if suspended else ""
+    titles = {
+        TopPanel.RUNNING: f"RUNNING {sum(counts.values()) - waiting - suspended:,}{paused}",
+        TopPanel.WAITING: f"WAITING {waiting:,}{held}",
+        TopPanel.ENDED: "ENDED",
+    }
     is_filtered = not state.row_filter.is_empty()
     more = ""
     # All of the user's own rows are there.
     if snapshot["pending_more"] and not state.row_filter.only_mine:
         more = f"… and {snapshot['pending_more']:,} more rows"
         more += ", which are not searched" if is_filtered else ""
-
-    def title(panel: TopPanel, words: str) -> str:
+    tables = {
+        TopPanel.TREE: tree_table(
+            rows[TopPanel.TREE], marks, theme, left, user=snapshot["user"], state=state
+        )
+    }
+    for panel, words in titles.items():
         found = f" ({len(rows[panel]):,} shown)" if is_filtered else ""
         by = f" by {state.order(panel)}" if state.sorted_by.get(panel) else ""
-        return words + found + by + ", reversed" * (panel in state.backwards)
-
-    tree, *others = (
-        tree_table(
-            rows[TopPanel.TREE], marks, theme, left,
-            user=snapshot["user"], state=state,
-        ),
-        running_table(
-            rows[TopPanel.RUNNING], marks, theme, right, at_s=at_s, own=state.columns,
-            title=title(
-                TopPanel.RUNNING,
-                f"RUNNING {sum(counts.values()) - waiting - suspended:,}{paused}",
-            ),
-        ),
-        waiting_table(
-            rows[TopPanel.WAITING], theme, right, at_s=at_s, own=state.columns,
-            title=title(TopPanel.WAITING, f"WAITING {waiting:,}{held}"),
-            more=more,
-        ),
-        ended_table(
-            rows[TopPanel.ENDED], theme, right, at_s=at_s, own=state.columns,
-            title=title(TopPanel.ENDED, "ENDED"),
-        ),
-    )  # fmt: skip
-    if is_filtered:
-        # The tree is never filtered.
-        others = [
-            replace(table, nothing=f"none of these {table.more}".rstrip()) for table in others
-        ]
-    return dict(zip(TopPanel, (tree, *others), strict=True))
+        table = jobs_table(
+            panel, rows[panel], marks, theme, right, at_s=scene.now_s, own=state.columns,
+            title=words + found + by + ", reversed" * (panel in state.backwards),
+            more=more if panel is TopPanel.WAITING else "",
+        )  # fmt: skip
+        if is_filtered:
+            table = replace(table, nothing=f"none of these {table.more}".rstrip())
+        tables[panel] = table
+    return tables
 
 
 def _key_line(scene: Scene, listed: Lists, theme: Theme, columns: int) -> Line:

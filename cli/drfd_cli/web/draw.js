@@ -48,11 +48,6 @@ function duration(seconds) {
   return m ? (s ? `${m}m ${s}s` : `${m}m`) : `${s}s`;
 }
 
-// How long the latest attempt has run until then, without the time of its suspensions.
-function ran(job, at) {
-  return (job.suspended_at ?? job.ended_at ?? at) - job.started_at - (job.suspended_seconds ?? 0);
-}
-
 function moment(seconds) {
   if (seconds == null) return "–";
   const when = new Date(seconds * 1000);
@@ -80,6 +75,12 @@ function demand(amount) {
 // Fill a table: `columns` are [heading, class, value of a row], where a value is a text or
 // {text, href, className}. Rows keep their elements by `key`, so that the focus stays where it is.
 function fillTable(table, columns, rows, key) {
+  const heads = columns.map(([heading]) => heading).join("\n");
+  if (table.dataset.heads !== heads) {
+    table.dataset.heads = heads;
+    table.deleteTHead();
+    table.tBodies[0]?.remove();
+  }
   if (!table.tHead) {
     table.setAttribute("role", "table");
     const line = table.createTHead().insertRow();

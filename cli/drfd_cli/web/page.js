@@ -5,9 +5,8 @@
 const VIEWS = ["machine", "queue", "history"];
 
 let snapshot = null;
-// The columns that the user wants besides: heading and class, and by label what they say of jobs.
-let heads = [];
-let cells = {};
+// The tables of the queue.
+let queue = null;
 let shown = "";
 let jobTimer = 0;
 // The last request of the views of a job and of history: an answer to an earlier one is dropped.
@@ -17,7 +16,6 @@ let explained = null;
 let explainedAt = -Infinity;
 let after = null;
 let ended = [];
-const endedCells = {};
 
 async function ask(path) {
   const reply = await fetch(path, { cache: "no-store" });
@@ -119,35 +117,20 @@ async function renewShares() {
 
 // -- the queue ------------------------------------------------------------------------------------
 
-const refOf = (row) => (row.label.includes("[") ? String(row.id) : row.label);
-const idCell = ["Job", "id", (row) => ({ text: row.label, href: `#job/${encodeURIComponent(refOf(row))}` })];
-const nameCell = ["Name", "", (row) => shorten(row.name, 80)];
-const userCell = ["User", "", (row) => shorten(row.user, 40)];
-
-const ownCells = (of) => heads.map(([heading, className], at) => [heading, className, (row) => of(row)?.[at] ?? ""]);
+// Show a table of jobs: each row has the label, by what its page is asked for, and cells.
+function showJobs(id, heads, rows) {
+  fillTable(byId(id), [
+    ["JOB", "id", ([label, ref]) => ({ text: label, href: `#job/${encodeURIComponent(ref)}` })],
+    ...heads.map(([heading, className], at) => [heading, className, (row) => ({ text: shorten(row[at + 2][0], 400), mark: row[at + 2][1] })]),
+  ], rows, ([label]) => label);
+}
 
 function showQueue() {
-  const at = snapshot.at;
-  fillTable(byId("running"), [
-    idCell, nameCell, userCell,
-    ["State", "", (row) => row.state.toLowerCase()],
-    ["Cores", "number", (row) => `${cores(row.now?.cores)} / ${cores(row.demand.cores)}`],
-    ["Memory", "number", (row) => `${size(row.now?.memory)} / ${size(row.demand.memory)}`],
-    ["For", "number", (row) => (row.started_at == null ? "" : duration(ran(row, at)))],
-    ["Limit", "number", (row) => (row.time_limit_s ? duration(row.time_limit_s) : "none")],
-    ...ownCells((row) => cells[row.label]),
-  ], snapshot.running, (row) => row.label);
-  byId("no-running").hidden = snapshot.running.length > 0;
-  const waiting = [...snapshot.pending, ...snapshot.mine];
-  fillTable(byId("waiting"), [
-    idCell, nameCell, userCell,
-    ["Asks for", "", (row) => demand(row.demand) + (row.tasks > 1 ? ` × ${row.tasks}` : "")],
-    ["Expected start", "", forecast],
-    ...ownCells((row) => cells[row.label]),
-    ["Why", "why wide", (row) => shorten(row.reason?.text ?? row.state.toLowerCase(), 400)],
-  ], waiting, (row) => row.label);
-  byId("no-waiting").hidden = waiting.length > 0;
-  const more = snapshot.pending_more - snapshot.mine.length;
+  const { running, waiting, more } = queue;
+  showJobs("running", running.heads, running.rows);
+  byId("no-running").hidden = running.rows.length > 0;
+  showJobs("waiting", waiting.heads, waiting.rows);
+  byId("no-waiting").hidden = waiting.rows.length > 0;
   byId("more").hidden = more <= 0;
   setText(byId("more"), `${more} more wait; drf status lists all.`);
 }
@@ -160,8 +143,6 @@ function forecast(row) {
 
 // -- history --------------------------------------------------------------------------------------
 
-const label = (job) => (job.array_id == null ? String(job.id) : `${job.array_id}_${job.array_index}`);
-
 async function showHistory(isMore) {
   const mine = ++asked;
   const query = new URLSearchParams();
@@ -173,19 +154,9 @@ async function showHistory(isMore) {
   try {
     const page = await ask(`history?${query}`);
     if (mine !== asked || shown !== "history") return;
-    ended = isMore ? [...ended, ...page.jobs] : page.jobs;
+    ended = isMore ? [...ended, ...page.rows] : page.rows;
     after = page.after;
-    Object.assign(endedCells, page.cells);
-    fillTable(byId("ended"), [
-      ["Job", "id", (job) => ({ text: label(job), href: `#job/${encodeURIComponent(label(job))}` })],
-      nameCell, userCell,
-      ["Ended", "", (job) => moment(job.ended_at)],
-      ["Ran", "number", (job) => (job.started_at == null ? "never" : duration(ran(job)))],
-      ["Peak memory", "number", (job) => `${size(job.used.memory_peak)} / ${size(job.demand.memory)}`],
-      ["End", "", (job) => ({ text: job.state.toLowerCase().replaceAll("_", " "), mark: job.state === "COMPLETED" ? "good" : "bad" })],
-      ...ownCells((job) => endedCells[label(job)]),
-      ["Cause", "why wide", (job) => shorten(job.outcome?.text, 400)],
-    ], ended, label);
+    showJobs("ended", page.heads, ended);
     setText(byId("ended-note"), ended.length ? "" : "No job has ended.");
     byId("earlier").hidden = after == null;
   } catch (error) {
@@ -332,7 +303,8 @@ function listen() {
   source.onmessage = (message) => {
     const news = read(message.data);
     const isFirst = snapshot === null;
-    ({ snapshot, heads, cells } = news);
+    snapshot = news.snapshot;
+    queue = news;
     if (news.away) say("the daemon is away; trying again", true);
     else if (news.silent) say(`no word from the daemon since ${clock(snapshot.at)}`, true);
     else say(`live, ${clock(snapshot.at)}`, false);

@@ -11,12 +11,12 @@ import json
 import math
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -24,15 +24,19 @@ from starlette.routing import Mount, Route
 
 from drfd.client.words import parse_id
 from drfd.common.errors import DrfdError, NotPermitted, Refused, Unavailable
+from drfd.common.units import utc_time
 from drfd_cli.commands.log import output_of, tail_of
 from drfd_cli.output import label
+from drfd_cli.tables.columns import PAST_JOBS
+from drfd_cli.tables.layout import with_values
+from drfd_cli.tables.live import live_columns
 from drfd_cli.top.history import History, Moment
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from drfd.client.connection import Connection
-    from drfd.protocol.replies import JobView
+    from drfd.protocol.replies import JobView, SnapshotView
     from drfd_cli.output import Column
     from drfd_cli.top.feed import News
 
@@ -55,6 +59,25 @@ FILES = {
 }
 
 
+#: The columns of each table of jobs, by the keys of `live_columns` and of `drf history`; those that
+#: the user wants stand before the last one.
+_TABLES = {
+    "running": (
+        *("name", "user", "cores_now", "memory_now", "read_now", "write_now", "gpu_now", "spent"),
+    ),
+    "waiting": ("name", "user", "cores", "memory", "io", "gres", "expected_start", "why"),
+    "ended": ("name", "user", "ended_at", "ran", "memory_used", "state", "cause"),
+}
+
+
+def _cell(column: Column, row: Any) -> list[str]:
+    """Return the text of a cell and its style. The page has times in the zone of its reader."""
+    if column.key.endswith("_at") and (at_s := column.word(row)) is not None:
+        return [utc_time(cast("float", at_s)), ""]
+    cell = column.show(row)
+    return [str(cell), getattr(cell, "style", "")]
+
+
 class Feed:
     """The newest snapshot for all streams. A thread brings it, streams wait for it."""
 
@@ -62,12 +85,12 @@ class Feed:
         self,
         news: Callable[[], News],
         is_over: Callable[[], bool],
-        columns: Sequence[Column] = (),
+        columns: Sequence[str] = (),
         *,
         look_s: float = 1.0,
         alive_s: float = 15.0,
     ) -> None:
-        """`columns`: those of jobs that the user wants besides. `look_s`: after so long a
+        """`columns`: keys of columns of jobs that the user wants besides. `look_s`: after so long a
         stream, and who waits for an answer, looks whether the server ends. `alive_s`: after so long
         a stream without news sends a line, so that a proxy does not end it."""
         self.news = news
@@ -95,11 +118,37 @@ class Feed:
         self._is_new.set()
         self._is_new = asyncio.Event()
 
-    def cells(self, rows: Iterable[Any]) -> dict[str, list[str]]:
-        """Return by label what the user's columns say of jobs."""
+    def table(self, name: str, rows: Sequence[Any], at_s: float) -> dict[str, object]:
+        """Return a list of jobs: headings with their classes, and of each row the label, by what
+        its page is asked for, and the cells with their styles."""
+        there = {**PAST_JOBS, **live_columns(at_s)}
+        # Rows of the history know only what drf history tells.
+        own = [key for key in self.columns if name != "ended" or key in PAST_JOBS]
+        columns = with_values([there[key] for key in _TABLES[name]], rows)
+        columns[-1:-1] = [there[key] for key in own]
         return {
-            row.get("label") or label(row): [str(each.show(row)) for each in self.columns]
-            for row in (rows if self.columns else ())
+            "heads": [
+                [each.title, "number" if each.is_right else "why wide" * each.is_sentence]
+                for each in columns
+            ],
+            "rows": [
+                [shown := row.get("label") or label(row), str(row["id"]) if "[" in shown else shown,
+                 *(_cell(each, row) for each in columns)]
+                for row in rows
+            ],
+        }  # fmt: skip
+
+    def _seen(self, snapshot: SnapshotView) -> dict[str, object]:
+        """Return a snapshot, with tables in place of its lists of jobs."""
+        rest: dict[str, object] = {**snapshot}
+        for key in ("running", "pending", "mine", "ended"):
+            del rest[key]
+        waiting = [*snapshot["pending"], *snapshot["mine"]]
+        return {
+            "snapshot": rest,
+            "running": self.table("running", snapshot["running"], snapshot["at"]),
+            "waiting": self.table("waiting", waiting, snapshot["at"]),
+            "more": snapshot["pending_more"] - len(snapshot["mine"]),
         }
 
     async def lines(self) -> AsyncIterator[bytes]:
@@ -115,17 +164,10 @@ class Feed:
                 if news is not last or is_silent != was_silent:
                     last, was_silent, quiet_s = news, is_silent, 0.0
                     view = {
-                        "snapshot": news.snapshot,
+                        **self._seen(news.snapshot),
                         "away": news.away_since_s is not None,
                         "silent": is_silent,
-                        "heads": [[each.title, "number" if each.is_right else ""]
-                                  for each in self.columns],
-                        "cells": self.cells(
-                            row
-                            for key in ("running", "pending", "mine")
-                            for row in news.snapshot[key]
-                        ),
-                    }  # fmt: skip
+                    }
                     yield b"data: " + _json(view) + b"\n\n"
                 elif quiet_s >= self.alive_s:
                     quiet_s = 0.0
@@ -265,7 +307,7 @@ def _history(asked: Connection, query: Any, feed: Feed) -> dict[str, object]:
         if not math.isfinite(after[0]):
             raise Refused("bad-value", "at is not a time")
     page = asked.request("history", past=past, limit=_ENDED, after=after)
-    return {**page, "cells": feed.cells(page["jobs"])}
+    return {"after": page["after"], **feed.table("ended", page["jobs"], time.time())}
 
 
 def _answer(ask: Callable[[], object]) -> Response:

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from drfd.client.connection import Connection
-    from drfd_cli.output import Column
 
 
 #: The key of a connection's state, which its requests have in their scope, with the function that
@@ -179,12 +178,12 @@ def serve(
     connection: Connection,
     shown: Pass,
     hosts: Iterable[str],
-    columns: Sequence[Column],
+    columns: Sequence[str],
     on_ready: Callable[[], None],
 ) -> None:
-    """Serve the page until SIGINT or SIGTERM. `connection`: names the daemon. `columns`: those of
-    jobs that the user wants besides. `on_ready`: called when it can be opened. Raises what the
-    daemon refuses at the start."""
+    """Serve the page until SIGINT or SIGTERM. `connection`: names the daemon. `columns`: keys of
+    columns of jobs that the user wants besides. `on_ready`: called when it can be opened. Raises
+    what the daemon refuses at the start."""
     snapshots = connection.another()
     first = first_snapshot(snapshots)
     reader = SnapshotReader(snapshots, first, lambda: feed.wake())

@@ -215,7 +215,7 @@ def test_each_view_shows_what_the_daemon_tells(browser, shown):
     assert "needs 8 cores, 3 free; job 40 (bob) holds 5" in waiting
     assert "about 2023-11-14 23:23" in waiting
     visit(browser, "history")
-    assert "failed" in browser.text("#ended")
+    assert "FAILED" in browser.text("#ended")
     visit(browser, "job/40")
     job = browser.text("#view-job")
     assert job.startswith("Job 40: align-reads")

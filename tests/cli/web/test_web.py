@@ -16,7 +16,6 @@ import pytest
 from canned_snapshots import AT_S, ended, three_jobs
 from cli.web.conftest import Site
 from drfd_cli.commands import web
-from drfd_cli.tables.columns import ROWS
 from drfd_cli.web.serving import listen_on_port, server_of
 
 PATHS = ("", "page.js", "page.css", "events", "past", "history", "jobs/40")
@@ -156,15 +155,27 @@ def test_history_is_ones_own_unless_asked_and_goes_on_where_it_stopped(site, lab
         assert site.get(f"history?{query}").status == 404
 
 
-async def test_columns_that_the_user_likes_come_as_cells(site, lab):
-    site.feed.columns = [ROWS["priority"], ROWS["group"]]
+async def test_tables_have_the_columns_of_the_lists_and_those_that_the_user_likes(site, lab):
+    site.feed.columns = ["priority", "submitted_at", "waits_for"]
     line = await anext(site.feed.lines())
     told = json.loads(line.removeprefix(b"data: "))
-    assert told["heads"] == [["PRIORITY", "number"], ["GROUP", ""]]
-    labels = {row["label"] for key in ("running", "pending") for row in told["snapshot"][key]}
-    assert told["cells"] == {label: ["0", "-"] for label in labels}
-    lab.replies["history"] = {"jobs": [ended(7, group="sweep")], "after": None}
-    assert json.loads((await site.ask("history")).body)["cells"] == {"7": ["0", "sweep"]}
+    own = [["PRIORITY", "number"], ["SUBMITTED", ""], ["WAITS FOR", ""]]
+    assert told["waiting"]["heads"][-4:] == [*own, ["WHY", "why wide"]]
+    assert told["running"]["heads"][-4:] == [*own, ["TIME", "number"]]
+    label, ref, name, *_, since, _, spent = told["running"]["rows"][0]
+    assert (label, ref, name) == ("40", "40", ["align-reads", "title"])
+    assert (since, spent) == (["2023-11-14 21:58:20 UTC", ""], ["10m00s/2h", "plain"])
+    tasks = {label: ref for label, ref, *_ in told["waiting"]["rows"]}
+    assert tasks == {"45": "45", "44_[8-99%4]": "44", "46": "46"}
+    past = ended(
+        7, used={"memory_peak": 3 << 30}, outcome={"code": "FAILED", "text": "exit code 3"}
+    )
+    lab.replies["history"] = {"jobs": [past], "after": None}
+    told = json.loads((await site.ask("history")).body)
+    assert told["heads"][-3:] == [*own[:2], ["CAUSE", "why wide"]]
+    assert [cell[0] for cell in told["rows"][0][-5:]] == [
+        "3G/4G", "COMPLETED", "0", "2023-11-14 21:58:20 UTC", "exit code 3"
+    ]  # fmt: skip
 
 
 async def news_of(lines: AsyncIterator[bytes]) -> tuple[float, bool, bool]:
