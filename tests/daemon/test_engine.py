@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from daemon.desk import FullDisk, MakeShell, Shell, look_ahead
-from drfd.common.errors import HostError
+from drfd.common.errors import DrfdError, HostError
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.stimuli import Actor, Now, Tick
 from drfd.core.fairness.rules import Pool, Preempting, ReservationSettings, Rules
@@ -18,10 +18,11 @@ from drfd.core.ledger.queue import ArrayState
 from drfd.core.model import events as ev
 from drfd.core.model.effects import Freeze, Kill, Launch, RemoveAttempt, Terminate
 from drfd.core.model.hours import LimitHours, LimitSteps
-from drfd.core.model.job import Broken, Dependency, Job, Outcome, RequiredOutcome
+from drfd.core.model.job import Broken, Dependency, Job, JobSpec, Outcome, RequiredOutcome
 from drfd.core.model.resources import Axes, ClusterNode
 from drfd.core.scheduling.debts import Debt
 from drfd.daemon.engine.engine import Inbox, Work
+from drfd.daemon.lookup.views import job_view
 from drfd.journal.journal import Journal
 from fakes import (
     ADMIN,
@@ -572,11 +573,13 @@ FRIDAY, MONDAY = "2026-10-23 12:00", "2026-10-26 00:00"
 
 
 class Clock:
+    """`set_by_s`: how far somebody has set it."""
+
     def __init__(self) -> None:
-        self.at_s = at(FRIDAY)
+        self.at_s, self.set_by_s = at(FRIDAY), 0.0
 
     def __call__(self) -> Now:
-        return Now(self.at_s, self.at_s - at(FRIDAY) + 1000)
+        return Now(self.at_s + self.set_by_s, self.at_s - at(FRIDAY) + 1000)
 
 
 @pytest.fixture
@@ -702,3 +705,77 @@ def test_an_end_that_was_not_recorded_at_first_counts_once_after_a_restart(make_
     first.host.take()
     counted = first.engine.scheduler.past_runs
     assert make_shell(clock=lambda: clock[0]).engine.scheduler.past_runs == counted
+
+
+# -- clocks that are set -----------------------------------------------------------------------
+
+
+YEAR_S = 365 * 86400.0
+jumps = pytest.mark.parametrize("jump_s", [YEAR_S, -YEAR_S, -1_700_000_000.0, HOUR, -0.001])
+
+
+def running(shell: Shell, clock: Clock, asked: JobSpec) -> int:
+    (answer,) = shell.turn(st.SubmitAsked(clock(), asked))
+    assert not isinstance(answer, DrfdError)
+    job_id = answer[0].job_id
+    assert shell.host.take() == [Launch(job_id, 1)]
+    shell.turn(begins(clock, job_id))
+    return job_id
+
+
+@jumps
+def test_a_time_limit_counts_time_that_has_passed(make_shell, clock, jump_s):
+    shell = make_shell(clock=clock)
+    job_id = running(shell, clock, spec(time_limit_s=60))
+    clock.at_s += 30
+    clock.set_by_s = jump_s
+    for passes_s, effects in ((0, []), (29, []), (2, [Terminate(job_id, 1)])):
+        clock.at_s += passes_s
+        shell.turn(st.Tick(clock()))
+        assert shell.host.take() == effects
+    shell.turn(replace(ends(clock, job_id), exit_code=None, signal=15))
+    assert shell.host.take() == [RemoveAttempt(job_id, 1)]
+    assert shell.engine.ledger.jobs[job_id].outcome is Outcome.TIMEOUT
+
+
+@jumps
+def test_a_job_that_ends_before_its_start_by_the_clock_is_told(make_shell, clock, jump_s):
+    shell = make_shell(clock=clock)
+    job_id = running(shell, clock, spec())
+    clock.at_s += 5
+    clock.set_by_s = jump_s
+    shell.turn(replace(ends(clock, job_id), exit_code=3))
+    assert shell.host.take() == [RemoveAttempt(job_id, 1)]
+    shell.turn(gone(job_id))
+    job = shell.journal.job(job_id)
+    assert job is not None and (job.outcome, job.exit_code) == (Outcome.FAILED, 3)
+    view = job_view(job, reason=None, usage=None, private=True)
+    assert (view["state"], view["ended_at"]) == ("FAILED", job.ended_at)
+    running(shell, clock, spec())
+
+
+@jumps
+def test_a_restart_after_the_clock_was_set_finds_the_same_books(make_shell, clock, jump_s):
+    shell = make_shell(clock=clock)
+    done, going = (running(shell, clock, spec(time_limit_s=at)) for at in (None, 60))
+    shell.turn(ends(clock, done))
+    assert shell.host.take() == [RemoveAttempt(done, 1)]
+    shell.turn(gone(done))
+    clock.at_s += 70
+    clock.set_by_s = jump_s
+    again = make_shell(clock=clock)
+    assert tables(again.engine.ledger) == tables(shell.engine.ledger)
+    again.turn(st.Tick(clock()))
+    assert again.host.take() == [Terminate(going, 1)]
+
+
+@pytest.mark.parametrize("jump_s", [-YEAR_S, -HOUR])
+def test_what_is_to_begin_later_begins_by_the_clock_as_it_is_now(make_shell, clock, jump_s):
+    shell = make_shell(clock=clock)
+    begin_s = int(clock.at_s) + 100
+    shell.turn(st.SubmitAsked(clock(), spec(begin_s=begin_s)))
+    clock.set_by_s = jump_s
+    for passes_s, effects in ((101, []), (-jump_s, [Launch(1, 1)])):
+        clock.at_s += passes_s
+        shell.turn(st.Tick(clock()))
+        assert shell.host.take() == effects

@@ -3,32 +3,25 @@
 A journal is cut short at every byte of what was written last, and single bits of it are flipped:
 all of the log's headers, and a sample of everything else. The log is read up to its first broken
 transaction. (Attempt files: tests/launcher.)
-
-And clocks of the world that are set, forwards and back, while jobs run: nothing ends for it, and
-nothing is lost. The whole engine is driven, journal included, by two clocks that do not agree.
 """
 
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from drfd.common.errors import HostError
-from drfd.core.decisions import stimuli as st
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
-from drfd.core.model.effects import Launch, RemoveAttempt, Terminate
-from drfd.core.model.job import Job, JobSpec, JobState, Outcome
+from drfd.core.model.job import Outcome
 from drfd.core.model.resources import Axes
-from drfd.daemon.engine.engine import Engine, Work
-from drfd.daemon.lookup.views import job_view
 from drfd.journal.journal import Journal
-from fakes import FakeHost, apply_and_append, ended, payload, rules, spec, tables
+from fakes import apply_and_append, payload, spec, tables
 
 #: Turns that are in the file, and those that are in the log alone.
 IN_FILE, IN_LOG = 6, 6
@@ -195,124 +188,3 @@ def job_ids(place: Path, file: bytes) -> list[int] | None:
 def _check_refusal(error: HostError, place: Path, file: bytes) -> None:
     assert str(place) in error.text and str(error).isprintable() and error.hint
     assert place.read_bytes() == file
-
-
-# -- clocks that are set ----------------------------------------------------------------------
-
-YEAR_S = 365 * 86400.0
-JUMPS = [YEAR_S, -YEAR_S, -1_700_000_000.0, 3600.0, -0.001]
-
-
-@dataclass
-class World:
-    """An engine on a machine whose clock is set while its uptime goes on."""
-
-    journal: Journal
-    at_s: float = 1_700_000_000.0
-    mono_s: float = 1000.0
-    host: FakeHost = field(default_factory=FakeHost)
-
-    def __post_init__(self) -> None:
-        self.engine = Engine(self.journal, rules(), self.host, clock=self.now)
-
-    def now(self) -> st.Now:
-        return st.Now(self.at_s, self.mono_s)
-
-    def passes(self, seconds: float) -> None:
-        self.at_s += seconds
-        self.mono_s += seconds
-
-    def feed(self, *stimuli: st.Stimulus) -> None:
-        answers: list[object] = []
-        self.engine.turn([Work(each, answer=answers.append) for each in stimuli])
-        for answer in answers:
-            assert isinstance(answer, list), answer
-
-    def job(self, job_id: int) -> Job:
-        found = self.journal.job(job_id)
-        assert found is not None
-        return found
-
-    def start(self, asked: JobSpec) -> int:
-        job_id = self.engine.ledger.next_id
-        self.feed(st.SubmitAsked(self.now(), asked, False))
-        assert Launch(job_id, 1) in self.host.take()
-        self.feed(st.LaunchedReport(self.at_s, job_id, 1, mono_s=self.mono_s))
-        return job_id
-
-    def end(self, job_id: int, **facts: object) -> None:
-        when = {"at_s": self.at_s, "mono_s": self.mono_s}
-        report = ended(job_id)
-        changed = {name: getattr(report, name) for name in st.ExitedReport.__struct_fields__}
-        self.feed(st.ExitedReport(**{**changed, **when, **facts}))
-        assert RemoveAttempt(job_id, 1) in self.host.take()
-        self.feed(st.RemovedReport(self.now().at_s, job_id, 1))
-
-
-@pytest.fixture
-def world(tmp_path) -> Iterator[World]:
-    with closing(Journal(tmp_path / "journal.sqlite")) as journal:
-        made = World(journal)
-        yield made
-        made.engine.ledger.check()
-        assert tables(made.engine.ledger) == tables(
-            Ledger.of_events(Axes(), list(journal.events()))
-        )
-
-
-@pytest.mark.parametrize("jump", JUMPS)
-def test_a_time_limit_counts_time_that_has_passed(world, jump):
-    job_id = world.start(spec(time_limit_s=60))
-    world.passes(30)
-    world.at_s += jump
-    world.feed(st.Tick(world.now()))
-    assert world.job(job_id).state is JobState.RUNNING
-    world.passes(29)
-    world.feed(st.Tick(world.now()))
-    assert world.host.take() == []
-    world.passes(2)
-    world.feed(st.Tick(world.now()))
-    assert world.host.take() == [Terminate(job_id, 1)]
-    world.end(job_id, exit_code=None, signal=15)
-    assert world.job(job_id).outcome is Outcome.TIMEOUT
-
-
-@pytest.mark.parametrize("jump", JUMPS)
-def test_a_job_that_ends_before_its_start_by_the_clock_is_told(world, jump):
-    job_id = world.start(spec())
-    world.at_s += jump
-    world.passes(5)
-    world.end(job_id, exit_code=3)
-    job = world.job(job_id)
-    assert (job.outcome, job.exit_code) == (Outcome.FAILED, 3)
-    view = job_view(job, reason=None, usage=None, private=True)
-    assert view["state"] == "FAILED" and view["ended_at"] == job.ended_at
-    # And whoever comes next starts as ever.
-    assert world.job(world.start(spec())).state is JobState.RUNNING
-
-
-@pytest.mark.parametrize("jump", JUMPS)
-def test_a_restart_after_the_clock_was_set_finds_the_same_books(world, jump):
-    done, running = world.start(spec()), world.start(spec(time_limit_s=60))
-    world.end(done)
-    world.at_s += jump
-    before = tables(world.engine.ledger)
-    again = World(world.journal, world.at_s, world.mono_s + 70)
-    assert tables(again.engine.ledger) == before
-    again.feed(st.Tick(again.now()))
-    assert again.host.take() == [Terminate(running, 1)]
-    world.engine = again.engine
-
-
-@pytest.mark.parametrize("jump", [-YEAR_S, -3600.0])
-def test_what_is_to_begin_later_begins_by_the_clock_as_it_is_now(world, jump):
-    begin_s = int(world.at_s) + 100
-    job_id = world.engine.ledger.next_id
-    world.feed(st.SubmitAsked(world.now(), spec(begin_s=begin_s), False))
-    world.at_s += jump
-    world.passes(101)
-    world.feed(st.Tick(world.now()))
-    assert world.host.take() == []
-    world.at_s = begin_s + 1.0
-    world.feed(st.Tick(world.now()))
-    assert Launch(job_id, 1) in world.host.take()
