@@ -137,6 +137,7 @@ class CgroupV1(Cgroups):
         return sorted({*super().leftovers(), *self._devices.leftovers()})
 
     def close(self) -> None:
+        self._remove_groups()
         for top in self._tops:
             with suppress(OSError):
                 # It fails if jobs still run in it, or if it is gone.

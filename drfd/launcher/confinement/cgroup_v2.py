@@ -97,6 +97,7 @@ class CgroupV2(Cgroups):
         return Killing(pids_max=f"{self._directory_of(key)}/pids.max")
 
     def close(self) -> None:
+        self._remove_groups()
         try:
             os.rmdir(self._tops[0])
         except FileNotFoundError:

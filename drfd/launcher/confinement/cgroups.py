@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 import os
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -52,6 +51,9 @@ from drfd.launcher.system import process
 from drfd.launcher.system.files import put, unless_gone
 from drfd.linux.device_nodes import DeviceNode
 
+#: Number of groups beyond which those without attempts are removed before another one is made. Up
+#: to it they stay, so that a user's next job finds its group.
+_MOST_GROUPS = 200
 #: How often what a process forks meanwhile is put where the process is. It is frozen, so this
 #: ends at the second time, but for processes that wait for a disk and so are not frozen yet.
 _GATHER_TRIES = 16
@@ -81,16 +83,9 @@ class Cgroups(Confinement):
         self._places: dict[Key, str] = {}
         self._parts: dict[str, int] = {}
         for top in self._tops:
-            attempts, groups = cgroups_of(top)
-            self._places |= attempts
-            for group in groups:
-                with suppress(OSError):
-                    # An earlier launcher may have been killed before it did.
-                    self._open(top, group)
-        #: How many attempts are below each group.
-        self._members_of_groups = Counter[str]()
-        for place in self._places.values():
-            self._members_of_groups.update(_groups_of(place))
+            self._places |= cgroups_of(top)[0]
+        #: The groups that this launcher has made, or completed after another one.
+        self._groups = set[str]()
         self._affinity = Affinity()
         self._cores = Cores(self._open_pins(), self._quota)
         least, usual, most = self.weights
@@ -229,7 +224,7 @@ class Cgroups(Confinement):
         return True
 
     def _forget(self, key: Key) -> None:
-        self._close_groups(self._places.pop(key, ""))
+        self._places.pop(key, None)
         self._affinity.forget(key)
         self._cores.gone(key)
 
@@ -270,22 +265,23 @@ class Cgroups(Confinement):
     def _make(self, key: Key, groups: Sequence[str]) -> None:
         """Raises JobGroupGone, OSError."""
         place = "/".join((*groups, cgroup_name(key)))
-        above = _groups_of(place)
-        missing = [group for group in above if not self._members_of_groups[group]]
-        if key not in self._places:
-            self._members_of_groups.update(above)
+        above = [*accumulate(groups, "{}/{}".format)]
+        if len(self._groups) > _MOST_GROUPS and not self._groups.issuperset(above):
+            self._remove_groups()
+        missing = [group for group in above if group not in self._groups]
         self._places[key] = place
         for top in self._tops:
             try:
                 for group in missing:
                     with suppress(FileExistsError):
                         os.mkdir(f"{top}/{group}")
-                        self._open(top, group)
+                    self._open(top, group)
                 # mkdir fails on an existing directory: stale limits and peaks must not be reused.
                 os.mkdir(f"{top}/{place}")
             except FileNotFoundError:
                 text = f"{top} has vanished; who ended it has ended its jobs"
                 raise JobGroupGone(text) from None
+        self._groups.update(missing)
         for group in missing:
             self._weigh(group)
 
@@ -297,16 +293,13 @@ class Cgroups(Confinement):
                 path = f"{self._parents['cpu']}/{group}/{self.weight_file}"
                 put(path, str(self._weight_of(part)))
 
-    def _close_groups(self, place: str) -> None:
-        """Remove the groups above an attempt that is gone which have no other."""
-        for group in reversed(_groups_of(place)):
-            self._members_of_groups[group] -= 1
-            if not self._members_of_groups[group]:
-                del self._members_of_groups[group]
-                for top in self._tops:
-                    # It fails if something is left there of an earlier launcher's attempt.
-                    with suppress(OSError):
-                        os.rmdir(f"{top}/{group}")
+    def _remove_groups(self) -> None:
+        """Remove the groups that have no attempt."""
+        self._groups.clear()
+        for top in self._tops:
+            for group in reversed(cgroups_of(top)[1]):
+                with suppress(OSError):
+                    os.rmdir(f"{top}/{group}")
 
     def _place(self, key: Key) -> str:
         return self._places.get(key) or cgroup_name(key)
@@ -331,8 +324,3 @@ class Cgroups(Confinement):
             return self._lacks("cpuset")
         cpusets = Cpusets(self._parents["cpuset"], self._place, is_v1=self.members_of is MembersV1)
         return Pins(cpusets, cores.read_machine(cpusets.cpus() & cores.usable_cpus()))
-
-
-def _groups_of(place: str) -> list[str]:
-    """Return the groups above an attempt's place, the outer ones first."""
-    return [*accumulate(place.split("/")[:-1], "{}/{}".format)]

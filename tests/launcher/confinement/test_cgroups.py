@@ -612,14 +612,30 @@ def test_jobs_of_a_pool_and_a_user_are_in_groups_with_the_weights_of_these(kerne
     # The next launcher finds it where it is.
     again = kernel.make()
     assert again.leftovers() == [KEY]
-    other = (42, 1)
-    kernel.create(replace(LIMITS, groups=("of-lab",)), other)
-    for key, left in ((KEY, ["of-lab"]), (other, [])):
-        assert kernel.make().remove(key) or again.remove(key)
-        tops = {str(kernel.directory(controller=name).parent) for name in kernel.controllers}
-        assert {tuple(sorted(each.name for each in Path(top).glob("of-*"))) for top in tops} == (
-            {tuple(left)}
-        )
+    assert again.remove(KEY)
+    assert weight("of-lab/of-ann") == str(per_core // 4), "it stays for the user's next job"
+
+
+def test_groups_without_jobs_go_with_the_launcher_or_when_there_are_many(kernel, monkeypatch):
+    def groups() -> set[str]:
+        tops = {kernel.directory(controller=name).parent for name in kernel.controllers}
+        (same,) = {
+            frozenset(str(each.relative_to(top)) for each in top.rglob("of-*")) for top in tops
+        }
+        return {*same}
+
+    monkeypatch.setattr(cgroups, "_MOST_GROUPS", 3)
+    for number, path in enumerate((("of-lab", "of-ann"), ("of-lab", "of-bob"), ("of-cid",))):
+        kernel.create(replace(LIMITS, groups=path), (number + 1, 1))
+    assert kernel.place.remove((1, 1)) and kernel.place.remove((3, 1))
+    kernel.create(replace(LIMITS, groups=("of-cid",)), (4, 1))
+    assert groups() == {"of-lab", "of-lab/of-ann", "of-lab/of-bob", "of-cid"}
+    kernel.create(replace(LIMITS, groups=("of-dan",)), (5, 1))
+    assert groups() == {"of-lab", "of-lab/of-bob", "of-cid", "of-dan"}
+    assert kernel.place.remove((2, 1)) and kernel.place.remove((5, 1))
+    # Also those that another launcher has made.
+    kernel.make().close()
+    assert groups() == {"of-cid"}
 
 
 # -- cgroups that cannot be had -------------------------------------------------------------
