@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias, cast
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
@@ -23,8 +23,8 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.job import ROOT, Job, JobState, Outcome, show_path
 from drfd.core.model.machine import fits, total
 from drfd.daemon.lookup.snapshots import Overview
-from drfd.daemon.lookup.views import resources_view
-from drfd.protocol.replies import GpuView, MachinePart, ResourcesView, SnapshotNode
+from drfd.daemon.lookup.views import sums_view
+from drfd.protocol.replies import GpuView, MachinePart, SnapshotNode
 
 #: Seconds for which gauges are given again, at least, and until they must be there.
 _FRESH_S, _LONGEST_S = 1.0, 10.0
@@ -37,21 +37,33 @@ _STEP_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.
 WHOLE = "/"
 #: The user label of the row for all users beyond the configured number.
 OTHERS = "(other)"
-#: Per node of the tree: the end of the metric's name, the field of the row, and the help.
+#: Per node of the tree: the end of the metric's name, the key of the row, and the help.
 _OF_NODES = (
-    ("dominant_share_ratio", "share", "Largest share of any resource that is held."),
+    ("dominant_share_ratio", "dominant_share", "Largest share of any resource that is held."),
     ("entitlement_ratio", "entitlement", "Share that fairness promises while there is demand."),
     ("satisfaction_ratio", "satisfaction", "Share held, in parts of what is due."),
     ("running_jobs", "running", "Jobs that hold resources."),
-    ("waiting_jobs", "waiting", "Jobs that wait, for whatever reason."),
+    ("waiting_jobs", "pending", "Jobs that wait, for whatever reason."),
 )
 _OF_USERS = (
     *_OF_NODES,
     (
         "held_back",
-        "is_held_back",
+        "held_back",
         "1 if a limit, a window or a condition keeps all waiting jobs from what is due.",
     ),
+)
+#: What adds up over nodes. The rest means nothing for several of them.
+_SUMMED = ("dominant_share", "entitlement", "running", "pending")
+#: The labels of a node, and its figures by key.
+NodeRow: TypeAlias = tuple[list[str], Mapping[str, float]]
+_Axis = Literal["cores", "memory", "read", "write"]
+#: Of each resource: the end of the metric's name, the key of the amount, and the end of the help.
+_AMOUNTS: tuple[tuple[str, _Axis, str], ...] = (
+    ("cores", "cores", "cores"),
+    ("memory_bytes", "memory", "memory"),
+    ("read_bytes_per_second", "read", "read rate, all disks together"),
+    ("write_bytes_per_second", "write", "write rate, all disks together"),
 )
 
 
@@ -153,59 +165,50 @@ class Gauges:
                 journal_size(engine.journal.path),
             ),
         ):
-            yield GaugeMetricFamily(f"drfd_{name}", text, value)
+            yield _metric(name, text, [((), value)])
         codes = sorted({notice["code"] for notice in self._overview.notices()})
-        yield _by_label(
-            "drfd_notice",
-            "1 for each notice that drf status shows.",
-            "code",
-            ((code, 1.0) for code in codes),
-        )
+        shown = "1 for each notice that drf status shows."
+        yield _metric("notice", shown, (((code,), 1) for code in codes), "code")
         held = total(ledger.used.values(), (0,) * len(rules.shares.capacity))
-        allocated = resources_view(rules.axes.resources(held))
-        # A series that comes and goes is hard to add up.
-        gres = {**dict.fromkeys(view["capacity"]["gres"], 0), **allocated["gres"]}
+        capacity = rules.axes.resources(rules.shares.capacity)
         # Paths below the root have one dot.
         top = [node for node in view["nodes"] if node["path"].count(".") == 1]
-        yield from _amounts("capacity", "Capacity that drfd gives to jobs", view["capacity"])
-        yield from _amounts("allocated", "Allocated to jobs", {**allocated, "gres": gres})
-        for name, axis in _USED:
-            yield GaugeMetricFamily(
-                f"drfd_used_{name}",
-                "Measured use of all jobs together.",
-                # It is 0 where nothing is known to be used.
-                sum(node["used"][axis] or 0 for node in top),
+        for name, text, amount in (
+            ("capacity", "Capacity that drfd gives to jobs", capacity),
+            ("allocated", "Allocated to jobs", rules.axes.resources(held)),
+        ):
+            yield from _amounts(name, text, sums_view(amount))
+            # A series that comes and goes is hard to add up.
+            counts = {**dict.fromkeys(dict(capacity.gres), 0), **dict(amount.gres)}
+            yield _metric(
+                f"{name}_instances",
+                f"{text}: instances of countable resources.",
+                (((kind,), count) for kind, count in sorted(counts.items())),
+                "resource",
             )
+        # It is 0 where nothing is known to be used.
+        used: dict[str, float] = {
+            axis: sum(node["used"][axis] or 0 for node in top) for _, axis, _ in _AMOUNTS
+        }
+        yield from _amounts("used", "Measured use of all jobs together", used)
         yield from _outside(view)
         yield from gpu_metrics(view.get("gpus", []))
-        yield _by_label(
-            "drfd_jobs", "Live jobs by state.", "state", with_all_states(view["counts"]).items()
+        states = with_all_states(view["counts"]).items()
+        yield _metric(
+            "jobs", "Live jobs by state.", (((state,), count) for state, count in states), "state"
         )
         leaves = frozenset(ledger.active_leaves())
         configured = frozenset(f"{ROOT}.{name}" for name in rules.pools)
         held_back = held_back_leaves(ledger, rules)
         pools, users = node_rows(view["nodes"], leaves, configured, self._most_users, held_back)
-        whole = NodeRow(
-            pool=WHOLE,
-            user="",
-            share=float(rules.shares.dominant_share(held)),
-            entitlement=1.0,
-            satisfaction=None,
-            is_held_back=None,
-            running=sum(node["running"] for node in top),
-            waiting=sum(node["pending"] for node in top),
-        )
-        yield from node_metrics("pool", [whole, *pools])
+        whole = {
+            "dominant_share": float(rules.shares.dominant_share(held)),
+            "entitlement": 1.0,
+            "running": sum(node["running"] for node in top),
+            "pending": sum(node["pending"] for node in top),
+        }
+        yield from node_metrics("pool", [([WHOLE], whole), *pools])
         yield from node_metrics("user", users)
-
-
-#: Ends of the names of metrics, and the axes.
-_USED: tuple[tuple[str, Literal["cores", "memory", "read", "write"]], ...] = (
-    ("cores", "cores"),
-    ("memory_bytes", "memory"),
-    ("read_bytes_per_second", "read"),
-    ("write_bytes_per_second", "write"),
-)
 
 
 def held_back_leaves(ledger: Ledger, rules: Rules) -> frozenset[str]:
@@ -242,23 +245,6 @@ def journal_size(path: Path) -> int:
     return size
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRow:
-    """A pool, or the user of a pool; `user` is "" for a pool."""
-
-    pool: str
-    user: str
-    share: float
-    entitlement: float
-    #: None of the row for other users, where it would mean nothing.
-    satisfaction: float | None
-    #: Whether a limit, a window or a condition keeps all waiting jobs of a user from what
-    #: is due; None of pools, and of the row for other users.
-    is_held_back: bool | None
-    running: int
-    waiting: int
-
-
 def node_rows(
     nodes: Sequence[SnapshotNode],
     leaves: frozenset[str],
@@ -270,32 +256,23 @@ def node_rows(
     `configured` those of pools; `held_back` those of users whose jobs wait for a limit or
     the end of a maintenance window. Users without jobs have no row. The users
     with the most jobs get a row each; one row has the sums of all others."""
-    pools, users = [], []
+    pools: list[NodeRow] = []
+    users: list[NodeRow] = []
     above_leaves = {path for leaf in leaves for path in path_up(leaf)} - leaves
     for node in nodes:
-        path = node["path"]
+        path, figures = node["path"], cast(Mapping[str, float], node)
         above, _, name = path.rpartition(".")
         if path in leaves:
-            user = show_path(f"{ROOT}.{name}")
-            users.append(_row(node, _pool_label(above), user, is_held_back=path in held_back))
+            labels = [_pool_label(above), show_path(f"{ROOT}.{name}")]
+            users.append((labels, {**figures, "held_back": path in held_back}))
         elif path in above_leaves or path in configured:
-            pools.append(_row(node, _pool_label(path), "", is_held_back=None))
-    users.sort(key=lambda row: (-row.running - row.waiting, row.pool, row.user))
+            pools.append(([_pool_label(path)], figures))
+    users.sort(key=lambda row: (-row[1]["running"] - row[1]["pending"], row[0]))
     rest = users[most_users:]
-    shown = sorted(users[:most_users], key=lambda row: (row.pool, row.user))
+    shown = sorted(users[:most_users], key=itemgetter(0))
     if rest:
-        shown.append(
-            NodeRow(
-                pool=WHOLE,
-                user=OTHERS,
-                share=sum(row.share for row in rest),
-                entitlement=sum(row.entitlement for row in rest),
-                satisfaction=None,
-                is_held_back=None,
-                running=sum(row.running for row in rest),
-                waiting=sum(row.waiting for row in rest),
-            )
-        )
+        sums = {key: sum(figures[key] for _, figures in rest) for key in _SUMMED}
+        shown.append(([WHOLE, OTHERS], sums))
     return pools, shown
 
 
@@ -303,87 +280,56 @@ def _pool_label(path: str) -> str:
     return WHOLE if path in ("", ROOT) else show_path(path)
 
 
-def _row(node: SnapshotNode, pool: str, user: str, *, is_held_back: bool | None) -> NodeRow:
-    return NodeRow(
-        pool=pool,
-        user=user,
-        share=node["dominant_share"],
-        entitlement=node["entitlement"],
-        satisfaction=node["satisfaction"],
-        is_held_back=is_held_back,
-        running=node["running"],
-        waiting=node["pending"],
-    )
-
-
-def _by_label(name: str, text: str, label: str, values: Iterable[tuple[str, float]]) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=[label])
-    for key, value in values:
-        family.add_metric([key], value)
+def _metric(
+    name: str, text: str, values: Iterable[tuple[Sequence[str], float | None]], *labels: str
+) -> Metric:
+    """Return a gauge with a value for each of some labels; None is left out."""
+    family = GaugeMetricFamily(f"drfd_{name}", text, labels=labels)
+    for named, value in values:
+        if value is not None:
+            family.add_metric(named, value)
     return family
 
 
-def _amounts(name: str, text: str, view: ResourcesView) -> Iterator[Metric]:
-    yield GaugeMetricFamily(f"drfd_{name}_cores", f"{text}: cores.", view["cores"])
-    yield GaugeMetricFamily(f"drfd_{name}_memory_bytes", f"{text}: memory.", view["memory"])
-    for way in ("read", "write"):
-        yield GaugeMetricFamily(
-            f"drfd_{name}_{way}_bytes_per_second",
-            f"{text}: {way} rate, all disks together.",
-            view["read"] if way == "read" else view["write"],
-        )
-    yield _by_label(
-        f"drfd_{name}_instances",
-        f"{text}: instances of countable resources.",
-        "resource",
-        sorted(view["gres"].items()),
-    )
+def _amounts(name: str, text: str, amounts: Mapping[str, float]) -> Iterator[Metric]:
+    for end, axis, what in _AMOUNTS:
+        yield _metric(f"{name}_{end}", f"{text}: {what}.", [((), amounts[axis])])
 
 
 def _outside(view: MachinePart) -> Iterator[Metric]:
     if "memory" not in view["external_off"]:
         seen, text = view["external"], "Use by processes outside drfd"
         cores, memory_bytes = (0.0, 0) if seen is None else (seen["cores"], seen["memory"])
-        yield GaugeMetricFamily("drfd_external_cores", f"{text}: cores.", cores)
-        yield GaugeMetricFamily("drfd_external_memory_bytes", f"{text}: memory.", memory_bytes)
+        yield _metric("external_cores", f"{text}: cores.", [((), cores)])
+        yield _metric("external_memory_bytes", f"{text}: memory.", [((), memory_bytes)])
     if view["pressure"]:
         text = "Part of the last ten seconds in which tasks waited for the resource."
-        family = GaugeMetricFamily("drfd_pressure_ratio", text, labels=["resource", "kind"])
-        for resource, kinds in sorted(view["pressure"].items()):
-            for kind, per_cent in sorted(kinds.items()):
-                if per_cent is not None:
-                    family.add_metric([resource, kind], per_cent / 100)
-        yield family
+        values = (
+            ((resource, kind), None if per_cent is None else per_cent / 100)
+            for resource, kinds in sorted(view["pressure"].items())
+            for kind, per_cent in sorted(kinds.items())
+        )
+        yield _metric("pressure_ratio", text, values, "resource", "kind")
 
 
 def gpu_metrics(gpus: Sequence[GpuView]) -> Iterator[Metric]:
-    if not gpus:
-        return
-    named = [(gpu["name"] or gpu["pci"], gpu) for gpu in gpus]
-    for name, text, values in (
-        ("memory_used_bytes", "Memory in use.", [(n, g["memory_used"]) for n, g in named]),
-        ("memory_total_bytes", "Memory in all.", [(n, g["memory_total"]) for n, g in named]),
-        (
-            "utilisation_ratio",
-            "Part of the time in which the GPU was busy.",
-            [(n, None if g["utilisation"] is None else g["utilisation"] / 100) for n, g in named],
-        ),
-        (
-            "lost",
-            "1 if its driver says that it does not answer.",
-            [(n, int(g["is_lost"])) for n, g in named],
-        ),
+    for name, text, value in (
+        ("memory_used_bytes", "Memory in use.", lambda gpu: gpu["memory_used"]),
+        ("memory_total_bytes", "Memory in all.", lambda gpu: gpu["memory_total"]),
+        ("utilisation_ratio", "Part of the time in which the GPU was busy.", _utilisation),
+        ("lost", "1 if its driver says that it does not answer.", lambda gpu: gpu["is_lost"]),
     ):
-        known = [(number, value) for number, value in values if value is not None]
-        yield _by_label(f"drfd_gpu_{name}", f"GPU: {text}", "gpu", known)
+        values = (((gpu["name"] or gpu["pci"],), value(gpu)) for gpu in gpus)
+        if gpus:
+            yield _metric(f"gpu_{name}", f"GPU: {text}", values, "gpu")
 
 
-def node_metrics(kind: str, rows: Sequence[NodeRow]) -> Iterator[Metric]:
-    labels = ["pool"] if kind == "pool" else ["pool", "user"]
-    for name, attribute, text in _OF_NODES if kind == "pool" else _OF_USERS:
-        family = GaugeMetricFamily(f"drfd_{kind}_{name}", f"By {kind}: {text}", labels=labels)
-        for row in rows:
-            value = getattr(row, attribute)
-            if value is not None:
-                family.add_metric([row.pool] if kind == "pool" else [row.pool, row.user], value)
-        yield family
+def _utilisation(gpu: GpuView) -> float | None:
+    return None if gpu["utilisation"] is None else gpu["utilisation"] / 100
+
+
+def node_metrics(kind: Literal["pool", "user"], rows: Sequence[NodeRow]) -> Iterator[Metric]:
+    labels = ("pool",) if kind == "pool" else ("pool", "user")
+    for name, key, text in _OF_NODES if kind == "pool" else _OF_USERS:
+        values = ((named, figures.get(key)) for named, figures in rows)
+        yield _metric(f"{kind}_{name}", f"By {kind}: {text}", values, *labels)
