@@ -105,11 +105,11 @@ def payload(
 ) -> Payload:
     """What is signed of `spec()` with this environment."""
     asked = spec()
-    own, shared = encode(
-        argv=argv or asked.argv, cwd=asked.cwd, umask=asked.umask, stdout=asked.stdout,
-        stderr=asked.stderr, env=env or {}, script=script, attach=None, notify=(),
-    )  # fmt: skip
-    return Payload(own, shared, proof)
+    fields = {
+        "argv": argv or asked.argv, "cwd": asked.cwd, "umask": asked.umask,
+        "stdout": asked.stdout, "stderr": asked.stderr, "env": env, "script": script,
+    }  # fmt: skip
+    return Payload(*encode(fields), proof)
 
 
 def flat(capacity: Vector, weights: Mapping[str, Fraction] | None = None) -> FairShare:

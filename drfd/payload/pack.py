@@ -22,7 +22,7 @@ from drfd.payload.raw_bytes import raw
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
     from typing import Any
 
 MAGIC = b"drfd-payload-2"
@@ -33,28 +33,22 @@ FIELDS = 11
 MAX_BYTES = 4 << 20
 
 
-def encode(
-    *,
-    argv: Iterable[str],
-    cwd: str,
-    umask: int,
-    stdout: str,
-    stderr: str,
-    env: Mapping[str, str],
-    script: str | None,
-    attach: str | None,
-    notify: Iterable[str],
-) -> tuple[bytes, bytes]:
-    """Encode a payload in two parts, which follow each other: up to the arguments, and what jobs
-    with other arguments have in common with it. Raises ValueError if a text other than the script
-    contains a NUL."""
-    words, notice = list(argv), list(notify)
+def encode(fields: Mapping[str, Any]) -> tuple[bytes, bytes]:
+    """Encode the payload of a submission with these fields of the wire, in two parts, which follow
+    each other: up to the arguments, and what jobs with other arguments have in common with it.
+    Raises ValueError if such a job could not be started: a text other than the script contains a
+    NUL."""
+    usual = usual_output(is_array=fields.get("array") is not None)
+    stdout, stderr = fields.get("stdout") or f"{usual}.out", fields.get("stderr") or f"{usual}.err"
+    env, script = fields.get("env") or {}, fields.get("script")
+    words, notice = fields["argv"], (fields.get("notify") or {}).get("argv", ())
     variables = [f"{name}={value}" for name, value in sorted(env.items())]
     content, interpreter = ("", ()) if script is None else _start_of(script, env)
     counts = [str(len(each)) for each in (words, notice, variables, interpreter)]
-    has_script = "0" if script is None else "1"
-    fields = [f"{umask:o}", cwd, stdout, stderr, attach or "", *counts, has_script]
-    own, shared = _joined([*fields, *words]), _joined([*notice, *variables, *interpreter])
+    has_script, umask = "0" if script is None else "1", fields.get("umask", 0o022)
+    texts = [f"{umask:o}", fields["cwd"], stdout, stderr, fields.get("attach") or ""]
+    own = _joined([*texts, *counts, has_script, *words])
+    shared = _joined([*notice, *variables, *interpreter])
     return b"".join((MAGIC, b"\0", own)), shared + raw(content)
 
 
@@ -72,22 +66,8 @@ def _start_of(script: str, env: Mapping[str, str]) -> tuple[str, tuple[str, ...]
 
 
 def of_request(fields: Mapping[str, Any]) -> bytes:
-    """Encode the payload of a submission with these fields of the wire. Raises ValueError if such a
-    job could not be started."""
-    usual = usual_output(is_array=fields.get("array") is not None)
-    notify = fields.get("notify") or {}
-    own, shared = encode(
-        argv=fields["argv"],
-        cwd=fields["cwd"],
-        umask=fields.get("umask", 0o022),
-        stdout=fields.get("stdout") or f"{usual}.out",
-        stderr=fields.get("stderr") or f"{usual}.err",
-        env=fields.get("env") or {},
-        script=fields.get("script"),
-        attach=fields.get("attach"),
-        notify=notify.get("argv", ()),
-    )
-    return own + shared
+    """Return the whole payload, as `encode` does its parts."""
+    return b"".join(encode(fields))
 
 
 def output_fields(fields: Mapping[str, Any], directory: str = "") -> dict[str, str]:

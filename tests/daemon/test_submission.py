@@ -285,7 +285,7 @@ def test_the_same_job_comes_of_it(script, path):
     env = {"A": "b=c", BYTES: BYTES, **({} if path is None else {"DRF_SCRIPT": path})}
     asked = {**ASKED, "argv": ["sh", "", f"ü{BYTES}"], "env": env, "script": script}
     spec = spec_of(asked)
-    signed = payload_of(request_of(asked), spec)
+    signed = payload_of(request_of(asked))
     assert signed.data == of_request(asked), "what the client has signed"
     again = submission_fields(spec, signed.content())
     assert of_request(again) == signed.data, "what it signs again"

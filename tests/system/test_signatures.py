@@ -177,7 +177,7 @@ def test_who_has_the_controllers_uid_cannot_run_anything_as_somebody_else(
 import os, socket, sys
 sys.path.insert(0, sys.argv[1])
 from drfd.launcher.protocol import AttemptLimits, LaunchOrder, encode, message_of
-from drfd.payload.pack import encode as payload
+from drfd.payload.pack import of_request
 from drfd.linux.sealed import seal
 uid, user, home = int(sys.argv[3]), sys.argv[4], sys.argv[5]
 limits = AttemptLimits(cores_milli=100, memory_bytes=1 << 26, pids=10)
@@ -187,10 +187,10 @@ def order(number, proof, variables):
         array_id=0, array_index=0, name="x", threads=1, variables=variables, hidden=(),
         limits=limits, proof=proof,
     )
-data = b"".join(payload(
-    argv=["touch", "ran"], cwd=home, umask=0, stdout="/dev/null", stderr="/dev/null", env={},
-    script=None, attach=None, notify=(),
-))
+data = of_request({
+    "argv": ["touch", "ran"], "cwd": home, "umask": 0, "stdout": "/dev/null",
+    "stderr": "/dev/null",
+})
 def say(*orders, sealed=True):
     with socket.socket(socket.AF_UNIX) as line:
         line.connect(sys.argv[2])

@@ -386,7 +386,7 @@ class Requests:
                 "jobs are taken here with their user's signature, and this one has none",
                 hint=NO_KEY_HINT,
             )
-        payload = payload_of(request, spec)
+        payload = payload_of(request)
         event, *_ = await self.engine.submit_and_wait(asked, payload, request.key)
         if isinstance(event, ev.Submitted):
             reply = self._with_drain({"id": event.job_id})

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from drfd.common.errors import NotPermitted, Refused, printable
@@ -143,20 +144,9 @@ def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms)
     )
 
 
-def payload_of(request: SubmitRequest, spec: JobSpec) -> Payload:
-    """Return the bytes that the request's user has signed, of which this is the specification."""
-    own, shared = encode(
-        argv=request.argv,
-        cwd=spec.cwd,
-        umask=spec.umask,
-        stdout=spec.stdout,
-        stderr=spec.stderr,
-        env=request.env,
-        script=request.script,
-        attach=spec.attach,
-        notify=() if request.notify is None else request.notify.argv,
-    )
-    return Payload(own, shared, request.proof)
+def payload_of(request: SubmitRequest) -> Payload:
+    """Return the bytes that the request's user has signed."""
+    return Payload(*encode(to_builtins(request)), request.proof)
 
 
 def _node_for(request: SubmitRequest, home: str) -> str:
