@@ -37,9 +37,6 @@ from drfd.protocol.requests import Ref
 
 #: The most repeats of a job that a reply names, the latest ones.
 _MOST_REPEATS = 100
-#: How much work one request may cause by looking for repeats of repeats: a job is 1, an array 1
-#: more for so many tasks, and for so many ranges of indices and dependencies.
-MOST_WORK, _TASKS, _RANGES = 2000, 1000, 20
 
 
 async def find_submission(
@@ -83,11 +80,10 @@ async def find_submission(
         reply["again"]["indices"] = list(parent.told_indices)
     reply["repeats"] = await _repeats(engine, lookup, job, parent)
     if spec.after:
-        search = RepeatSearch(engine, lookup)
         name_of = await lookup.names_of(spec.after)
         reply["waited_for"] = []
         async for each in InParts(spec.after):
-            reply["waited_for"].append(await _awaited(engine, lookup, each, search, name_of))
+            reply["waited_for"].append(await _awaited(engine, lookup, each, name_of))
     if job.outcome is Outcome.CANCELLED or array is not None:
         reply["cancelled_by_hand"] = not is_cancelled_by_rule(job)
     if is_live or spec.after:
@@ -149,9 +145,8 @@ def _repeat(engine: Engine, lookup: Lookup, repeat_id: int, index: int | None) -
 
 
 async def _awaited(
-    engine: Engine, lookup: Lookup, dependency: Dependency, search: RepeatSearch,
-    name_of: Callable[[int], str],
-) -> AwaitedView:  # fmt: skip
+    engine: Engine, lookup: Lookup, dependency: Dependency, name_of: Callable[[int], str]
+) -> AwaitedView:
     """Return how a job that another waited for has ended, or what repeats it."""
     job_id = dependency.job_id
     is_live = engine.ledger.find_common(job_id) is not None
@@ -161,7 +156,7 @@ async def _awaited(
         "state": outcome or "", "live": is_live,
         "met": None if is_live else outcome is None or is_met(dependency.want, outcome),
     }  # fmt: skip
-    last = None if view["met"] else await search.last(job_id)
+    last = None if view["met"] else await last_repeat(engine, lookup, job_id)
     if last is not None:
         outcome = engine.journal.outcome(last)
         view["met"] = None if outcome is None else is_met(dependency.want, outcome)
@@ -176,7 +171,7 @@ async def repeat_note(engine: Engine, lookup: Lookup, job: Job) -> list[str]:
     for; nothing if nothing repeats it."""
     assert job.broken is not None
     on = job.broken.job_id
-    last = await RepeatSearch(engine, lookup).last(on)
+    last = await last_repeat(engine, lookup, on)
     if last is None:
         return []
     words = []
@@ -191,62 +186,40 @@ async def repeat_note(engine: Engine, lookup: Lookup, job: Job) -> list[str]:
     ]
 
 
-class RepeatSearch:
-    """Looks for what has been submitted in place of jobs, for one request, and pauses
-    between arrays. It gives up when that takes long."""
+async def last_repeat(engine: Engine, lookup: Lookup, job_id: int) -> int | None:
+    """Return what has been submitted last in place of a job, a task or an array, and in place of
+    that in turn; None if nothing has. Of an array it repeats every task that did not complete.
+    Other requests come between the arrays that are read."""
+    last = None
+    for _ in range(_MOST_REPEATS):
+        following = await _next_repeat(engine, lookup, job_id if last is None else last)
+        if following is None:
+            break
+        last = following
+    return last
 
-    def __init__(self, engine: Engine, lookup: Lookup) -> None:
-        self._engine, self._lookup = engine, lookup
-        self._work_left = MOST_WORK
 
-    async def last(self, job_id: int) -> int | None:
-        """Return what has been submitted last in place of a job, a task or an array, and in place
-        of that in turn; None if nothing has. Of an array it repeats every task that did not
-        complete."""
-        last = None
-        for _ in range(_MOST_REPEATS):
-            following = await self._next(job_id if last is None else last)
-            if following is None:
-                break
-            last = following
-        return last
-
-    async def _next(self, job_id: int) -> int | None:
-        journal, lookup = self._engine.journal, self._lookup
-        array = await self._array(job_id)
-        if self._work_left < 0:
-            return None
-        if array is None:
-            job = lookup.known(job_id)
-            if job is None or job.array_id is None:
-                return next(iter(journal.repeats_of(job_id, limit=1)), None)
-            for each in journal.repeats_of(job.array_id, limit=_MOST_REPEATS):
-                repeat = await self._array(each)
-                task_id = None if repeat is None else repeat.id_of(job.array_index or 0)
-                if task_id is not None:
-                    return task_id
-            return None
-        for each in journal.repeats_of(job_id, limit=1):
-            repeat = await self._array(each)
-            bad = journal.arrays.roll(array).bad.values()
-            left = [*(ids for some in bad for ids in some), *array.cancelled]
-            if repeat is not None and has_all(repeat, array.spans_of(*left)):
-                return each
+async def _next_repeat(engine: Engine, lookup: Lookup, job_id: int) -> int | None:
+    await asyncio.sleep(0)
+    journal, array = engine.journal, lookup.any_array(job_id)
+    job = lookup.known(job_id) if array is None else None
+    if job is not None and job.array_id is not None:
+        for each in journal.repeats_of(job.array_id, limit=_MOST_REPEATS):
+            await asyncio.sleep(0)
+            repeat = lookup.any_array(each)
+            task_id = None if repeat is None else repeat.id_of(job.array_index or 0)
+            if task_id is not None:
+                return task_id
         return None
-
-    async def _array(self, array_id: int) -> Array | None:
-        """Return the array, live or ended, and charge for reading it. None if there is none, or no
-        time to read it."""
-        await asyncio.sleep(0)
-        array = None if self._work_left <= 0 else self._lookup.any_array(array_id)
-        size = 0 if array is None else array.size // _TASKS + _length(array) // _RANGES
-        self._work_left -= 1 + size
-        return array
-
-
-def _length(array: Array) -> int:
-    """Return the number of ranges and dependencies, by which it takes longer to read the array."""
-    return len(array.spans) + len(array.cancelled) + len(array.spec.after)
+    following = next(iter(journal.repeats_of(job_id, limit=1)), None)
+    if array is None or following is None:
+        return following
+    await asyncio.sleep(0)
+    repeat = lookup.any_array(following)
+    bad = journal.arrays.roll(array).bad.values()
+    left = [*(ids for some in bad for ids in some), *array.cancelled]
+    is_whole = repeat is not None and has_all(repeat, array.spans_of(*left))
+    return following if is_whole else None
 
 
 def has_all(array: Array, spans: Iterable[Span]) -> bool:
