@@ -303,10 +303,6 @@ class PassContext:
         """Return the estimated end of a waiting job if it started now."""
         return self.now_s + self.length_s(job_id)
 
-    def is_late(self, job_id: int) -> bool:
-        """Return whether the job has waited long enough for a reservation."""
-        return self.late_s(self.since_s(job_id)) <= self.now_s
-
     def late_s(self, since_s: float) -> float:
         """Return the time from which on a job that waits since then has waited long enough for a
         reservation (Unix time), or infinity."""

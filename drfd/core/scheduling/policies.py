@@ -215,11 +215,14 @@ class _Pass:
         self._candidates = [*self.unlike]
 
     def renew_startable(self) -> None:
-        """Leave out the demands for which there is no room any more."""
+        """Leave out the demands for which there is no room any more: all of them if no job is short
+        enough."""
         untils = {each: self._deadline_s(each) for each in self.startable}
         self.startable = {each for each, until_s in untils.items() if until_s is not None}
         until_s = max([each for each in untils.values() if each is not None], default=inf)
         self.longest_s = until_s - self.pass_context.now_s
+        if inf > self.longest_s < self.wait_index.shortest_s(self.pass_context):
+            self.startable.clear()
 
     @property
     def has_startable(self) -> bool:
@@ -413,30 +416,33 @@ class _DrfPass(_Pass):
     def serve(self, *, promise_only: bool) -> None:
         """Run one phase: phase 0 of docs/fairness.md, by promises alone, or phase 1."""
         self.find_startable()
-        #: The leaves whose first job may get a reservation on the machine, and those with the node
+        context = self.pass_context
+        #: The leaves whose first job has been considered for a reservation, and those with the node
         #: at whose limit it may get one.
-        late, limited = set[str](), dict[str, str]()
-        has_limits = self.wait_index.shares.has_limits
-        if not promise_only and (self.backfill.may_add() or has_limits):
-            late = set(self.wait_index.late_leaves(self.pass_context))
-            for each in late if has_limits else ():
+        considered, limited = set[str](), dict[str, str]()
+        if not promise_only and self.wait_index.shares.has_limits:
+            for each in self.wait_index.late_leaves(context):
                 self._enter_limited(each, limited)
         #: The leaves of which no job may start in this phase.
         finished = set[str]()
         #: The entry of each leaf that was started last: only later ones may start.
         begins = dict[str, Entry]()
         pass_over = (
-            self._promising(finished) if promise_only else self._able(finished, late, limited)
+            self._promising(finished) if promise_only else self._able(finished, considered, limited)
         )
         turns, has_less_room = self.wait_index.turns(pass_over), False
         while not self.is_cut and (
-            self.has_startable or limited or (late and self.backfill.may_add())
+            self.has_startable or limited or (not promise_only and self._may_reserve)
         ):
             leaf = turns.first()
             if leaf is None:
                 break
-            if leaf in late:
-                late.remove(leaf)
+            if (
+                not promise_only
+                and leaf not in considered
+                and self.wait_index.is_late(leaf, context)
+            ):
+                considered.add(leaf)
                 if self._reserve_if_late(leaf, limited):
                     self.renew_startable()
             head = self.first_start(leaf, begins.get(leaf), promise_only=promise_only)
@@ -452,8 +458,8 @@ class _DrfPass(_Pass):
                 turns = self.wait_index.turns(pass_over)
             else:
                 turns.renew(leaf)
-            if not promise_only and self._is_late(leaf):
-                late.add(leaf)
+            considered.discard(leaf)
+            if not promise_only and self.wait_index.is_late(leaf, context):
                 self._enter_limited(leaf, limited)
 
     def _promising(self, finished: Collection[str]) -> PassOver:
@@ -474,13 +480,14 @@ class _DrfPass(_Pass):
             if not keys or not (outer or tree.may_keep_below(node, demands)):
                 return len(keys)
             most, longest_s = over(tree.promised(node), node.total), self.longest_s
+            shortest = index.shortest.numbers
             for at, key in enumerate(keys):
                 path, own, is_leaf = key.path, demands, key.path in index.first
                 if key.value > most and not outer:
                     break
                 if is_leaf:
                     if path in finished or (
-                        longest_s < inf and index.shortest_s(path, self.pass_context) > longest_s
+                        longest_s < inf and shortest.get(path, 0.0) > longest_s
                     ):
                         continue
                     own = {least[path]} if path in least else demands & index.heads[path].keys()
@@ -494,24 +501,26 @@ class _DrfPass(_Pass):
         return pass_over
 
     def _able(
-        self, finished: Collection[str], late: Collection[str], limited: Collection[str]
+        self, finished: Collection[str], considered: Collection[str], limited: Collection[str]
     ) -> PassOver:
         """Pass over the leaves of which no job may start or get a reservation."""
-        index, context, heads = self.wait_index, self.pass_context, self.wait_index.heads
+        index, context = self.wait_index, self.pass_context
+        heads, shortest = index.heads, index.shortest.numbers
 
         def pass_over(above: str, keys: Sequence[SortKey]) -> int:
             startable, unlike, longest_s = self.startable, self.unlike, self.longest_s
             # Without a reservation to give, nothing can be done for those that are only late.
-            reservable = late if late and self.backfill.may_add() else limited
+            may_reserve = self._may_reserve
             for at, key in enumerate(keys):
                 path = key.path
                 if path not in heads or (
                     path not in finished
                     and (
-                        path in reservable
+                        path in limited
+                        or (may_reserve and path not in considered and index.is_late(path, context))
                         or path in unlike
                         or (
-                            (longest_s == inf or index.shortest_s(path, context) <= longest_s)
+                            (longest_s == inf or shortest.get(path, 0.0) <= longest_s)
                             and not startable.isdisjoint(heads[path])
                         )
                     )
@@ -589,9 +598,11 @@ class _DrfPass(_Pass):
             due_s = min([due_s, *[each for each in ends_s if context.now_s < each <= reserved_s]])
         return due_s if due_s < inf else None
 
-    def _is_late(self, leaf: str) -> bool:
-        first = self.wait_index.first.get(leaf)
-        return first is not None and self.pass_context.is_late(first[0][1])
+    @property
+    def _may_reserve(self) -> bool:
+        """Whether there may be one more reservation on the machine, and a job is late."""
+        late = self.wait_index.late_leaves(self.pass_context)
+        return self.backfill.may_add() and next(late, None) is not None
 
     def _enter_limited(self, leaf: str, limited: dict[str, str]) -> None:
         """Enter a leaf if a limit keeps its first job back that may get a reservation there."""
@@ -615,7 +626,6 @@ class _DrfPass(_Pass):
             path is not None
             and (path == ROOT or was_limited)
             and self.backfill.may_add(path)
-            and self.pass_context.is_late(job_id)
             and leaf not in self._indebted
             and not self.backfill.is_reserved(job_id, path)
             and (path, self._scope(leaf), demand) not in self._hopeless

@@ -52,6 +52,26 @@ class LeafTables:
     recent: Mapping[str, Vector] = field(default_factory=dict)
 
 
+class Ranked:
+    """Leaves in the order of a number that each has."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, float] = {}
+        self.line: list[tuple[float, str]] = []
+
+    def put(self, leaf: str, number: float | None) -> None:
+        """Give the leaf its number; None removes it."""
+        before = self.numbers.pop(leaf, None)
+        if number is not None:
+            self.numbers[leaf] = number
+        if number == before:
+            return
+        if before is not None:
+            del self.line[bisect_left(self.line, (before, leaf))]
+        if number is not None:
+            insort(self.line, (number, leaf))
+
+
 class WaitIndex:
     """The waiting jobs by leaf and demand vector, and the share tree of the active leaves."""
 
@@ -72,9 +92,8 @@ class WaitIndex:
         #: The first waiting job of each leaf. Jobs that can never start (which a change of the
         #: configuration leaves behind) count only if the leaf has no others.
         self.first: dict[str, Head] = {}
-        #: The time since which that job may start (Unix time), by leaf, and in order.
-        self._since_s: dict[str, float] = {}
-        self._longest_waiting: list[tuple[float, str]] = []
+        #: The time since which that job may start (Unix time).
+        self._since_s = Ranked()
         self._nothing: Vector = (0,) * len(tables.shares.capacity)
         #: Leaves that have changed → the demands for which their queues have.
         self._touched: dict[str, set[Vector]] = {
@@ -86,9 +105,11 @@ class WaitIndex:
             self._held = dict.fromkeys(tables.queues, (self._nothing, self._nothing))
         #: The time of the latest pass (Unix time).
         self._latest_s = -inf
-        #: The estimated run times of the first jobs in seconds, and the shortest of each leaf.
+        #: The estimated run times of the first jobs in seconds; and the shortest of each leaf, or
+        #: less where they are many, but for those in which one has changed (see `shortest_s`).
         self._lengths: dict[str, dict[Vector, float]] = {}
-        self._shortest: dict[str, float] = {}
+        self.shortest = Ranked()
+        self._unmeasured = set[str]()
         self._make_rank: MakeRank | None = None
         self._order: ServiceOrder
         #: See `begin`.
@@ -109,7 +130,7 @@ class WaitIndex:
     def forget_lengths(self, leaf: str) -> None:
         """Ask again for the estimated run times of all jobs of the leaf."""
         self._lengths.pop(leaf, None)
-        self._shortest.pop(leaf, None)
+        self._forget_shortest(leaf)
 
     def catch_up(self, queues: Queues) -> None:
         """Touch the leaves whose queues have changed since the last call, and clear their list."""
@@ -232,27 +253,32 @@ class WaitIndex:
             lengths[demand] = pass_context.length_s(self.heads[leaf][demand][1])
         return lengths[demand]
 
-    def shortest_s(self, leaf: str, pass_context: PassContext) -> float:
-        """Return the shortest estimated run time of any of the leaf's first jobs, in seconds, or
-        less where they are many."""
-        if leaf not in self._shortest:
+    def shortest_s(self, pass_context: PassContext) -> float:
+        """Bring `shortest` up to date, and return the least of it."""
+        for leaf in self._unmeasured & self.heads.keys():
             heads = self.heads[leaf]
             lengths = [self.length_s(leaf, each, pass_context) for each in islice(heads, _FEW)]
-            self._shortest[leaf] = min(lengths) if len(lengths) == len(heads) else 0.0
-        return self._shortest[leaf]
+            self.shortest.put(leaf, min(lengths) if len(lengths) == len(heads) else 0.0)
+        self._unmeasured.clear()
+        return self.shortest.line[0][0] if self.shortest.line else inf
 
     def late_leaves(self, pass_context: PassContext) -> Iterator[str]:
         """Yield the leaves whose first job has waited long enough for a reservation, the one that
         has waited longest first."""
-        return (leaf for _, leaf in islice(self._longest_waiting, self._count_late(pass_context)))
+        return (leaf for _, leaf in islice(self._since_s.line, self._count_late(pass_context)))
+
+    def is_late(self, leaf: str, pass_context: PassContext) -> bool:
+        """Return whether the leaf's first job has waited long enough for a reservation."""
+        since_s = self._since_s.numbers.get(leaf)
+        return since_s is not None and pass_context.late_s(since_s) <= pass_context.now_s
 
     def next_late_s(self, pass_context: PassContext) -> float:
         """Return the time at which the next of these leaves is late, or infinity (Unix time)."""
-        line, at = self._longest_waiting, self._count_late(pass_context)
+        line, at = self._since_s.line, self._count_late(pass_context)
         return pass_context.late_s(line[at][0]) if at < len(line) else inf
 
     def _count_late(self, pass_context: PassContext) -> int:
-        line, now_s = self._longest_waiting, pass_context.now_s
+        line, now_s = self._since_s.line, pass_context.now_s
         if not line or pass_context.late_s(line[0][0]) > now_s:
             return 0
         return bisect_right(line, now_s, key=lambda each: pass_context.late_s(each[0]))
@@ -345,7 +371,11 @@ class WaitIndex:
 
     def _forget_length(self, leaf: str, demand: Vector) -> None:
         self._lengths.get(leaf, {}).pop(demand, None)
-        self._shortest.pop(leaf, None)
+        self._forget_shortest(leaf)
+
+    def _forget_shortest(self, leaf: str) -> None:
+        self.shortest.put(leaf, None)
+        self._unmeasured.add(leaf)
 
     def _head(self, queue: LeafQueue | None, leaf: str, demand: Vector) -> Entry | None:
         """Return the leaf's first job of this demand that may start beside those that the pass has
@@ -371,16 +401,8 @@ class WaitIndex:
         return found
 
     def _set_since(self, leaf: str, pass_context: PassContext) -> None:
-        before, first = self._since_s.pop(leaf, None), self.first.get(leaf)
-        now = None if first is None else pass_context.since_s(first[0][1])
-        if now is not None:
-            self._since_s[leaf] = now
-        if now == before:
-            return
-        if before is not None:
-            del self._longest_waiting[bisect_left(self._longest_waiting, (before, leaf))]
-        if now is not None:
-            insort(self._longest_waiting, (now, leaf))
+        first = self.first.get(leaf)
+        self._since_s.put(leaf, None if first is None else pass_context.since_s(first[0][1]))
 
 
 def _leaves(node: ShareNode) -> Iterator[str]:
