@@ -590,7 +590,8 @@ def test_a_job_is_shown_in_slurms_words(drf, daemon, job):
     assert all(line.startswith("   ") for line in rest)
     found = dict(word.split("=", 1) for word in out.split() if "=" in word)
     assert found.items() >= {
-        "JobState": "RUNNING", "Dependency": "afterok:41", "TimeLimit": "01:00:00", "NumCPUs": "8",
+        "JobState": "RUNNING", "Dependency": "afterok:41(unfulfilled)", "TimeLimit": "01:00:00",
+        "NumCPUs": "8",
         "Command": os.path.abspath("train.sh"), "WorkDir": os.getcwd(), "StdOut": "/data/o",
         "NodeList": HOST,
     }.items()  # fmt: skip

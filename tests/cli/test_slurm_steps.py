@@ -47,7 +47,7 @@ def test_a_step_without_an_end_ended_with_its_job():
     assert (path.name, path.stat().st_mode & 0o777) == (f"{JOB}.1", 0o600)
     (step,) = records.steps_of(JOB_VIEW)
     assert (step["state"], step["signal"], step["ended_at"]) == ("CANCELLED", 15, 200.0)
-    assert (step["step"], step["step_name"], step["tasks_of_step"]) == ("0", "first", 3)
+    assert (step["step"], step["name"], step["tasks_of_step"]) == ("0", "first", 3)
     assert step["demand"]["cores"] == 2, "more than the job has it cannot have had"
 
 

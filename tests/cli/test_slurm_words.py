@@ -191,7 +191,7 @@ def test_sacct_has_every_field(drf, lines, queue):
     heads, *rows = lines("sacct -a -P -o ALL")
     assert {row.count("|") for row in (heads, *rows)} == {heads.count("|")}
     assert lines("sacct -a -n -X -P -j 7 -o jobid,elap,stat,adminc,stdout")[0] == (
-        "7|00:01:30|FAILED||"
+        "7|00:01:30|FAILED||/home/alice/drf-42.out"
     )
     told = drf("sacct", "-n", "-P", "-o", "ConsumedEnergy,AdminComment").err
     assert told == "drf: not measured here, so empty: ConsumedEnergy\n"

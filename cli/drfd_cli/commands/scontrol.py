@@ -158,65 +158,57 @@ def _show_step(names: list[str], found: Found) -> None:
     ids = parse_ids(",".join(name.partition(".")[0] for name in names)) if names else []
     jobs = known_jobs(client, {"states": ["RUNNING", "SUSPENDED"]}, ids)
     steps = [step for job in jobs for step in steps_of(job, [])]
-    labels = {fields.NAMES["jobid"][2](step): step for step in steps}
+    labels = {fields.value("i", step): step for step in steps}
     for label, step in labels.items():
         if not names or {label, label.partition(".")[0]} & set(names):
-            since = fields.moment(step["started_at"])
-            limit = fields.span(step["time_limit_s"], whole=True)
-            _print([
-                f"StepId={label} UserId={step['uid']} StartTime={since} TimeLimit={limit}",
-                f"State={fields.SIGNS['T'][1](step)} Partition={fields.pool(step)} "
-                f"NodeList={host_name()}",
-                f"Nodes=1 CPUs={fields.cpus(step)} Tasks={step.get('tasks_of_step', 1)} "
-                f"Name={output.clean(step['step_name'])} "
-                "Network=(null)",
-                f"TRES={fields.NAMES['alloctres'][2](step)}",
-            ], found)  # fmt: skip
+            _print([fields.filled(line, step) for line in _STEP], found)
     if not labels and not names:
         click.echo("No job steps in the system")
 
 
+#: The lines about a step and about a job, with signs of fields.
+_STEP = (
+    "StepId=%i UserId=%U StartTime=%{start} TimeLimit=%{timelimit}",
+    "State=%T Partition=%P NodeList=%N",
+    "Nodes=%D CPUs=%C Tasks=%{numtasks} Name=%j Network=(null)",
+    "TRES=%{alloctres}",
+)
+_ARRAY = " ArrayJobId=%F ArrayTaskId=%K"
+_JOB = (
+    f"JobId=%A{_ARRAY} JobName=%j",
+    "UserId=%u(%U) GroupId=%g(%G) MCS_label=N/A",
+    "Priority=%Q Nice=%y Account=%a QOS=%q",
+    "JobState=%T Reason=%r Dependency=%E",
+    "Requeue=%{requeue} Restarts=%{restarts} BatchFlag=%{batchflag} Reboot=%{reboot} "
+    "ExitCode=%{exitcode}",
+    "RunTime=%{elapsed} TimeLimit=%{timelimit} TimeMin=N/A",
+    "SubmitTime=%V EligibleTime=%{eligible}",
+    "StartTime=%S EndTime=%e Deadline=N/A",
+    "Partition=%P AllocNode:Sid=%{cluster}:N/A",
+    "NodeList=%N",
+    "BatchHost=%B",
+    "NumNodes=%D NumCPUs=%C NumTasks=N/A CPUs/Task=N/A",
+    "ReqTRES=%{reqtres}",
+    "MinMemoryNode=%m TresPerNode=%b",
+    "Command=%o",
+    "WorkDir=%Z",
+    "StdErr=%{stderr}",
+    "StdOut=%{stdout}",
+    "Comment=%k",
+)
+#: What is left out.
+_EMPTY = ("BatchHost=n/a", "StdErr=(null)", "StdOut=(null)", "Comment=(null)")
+
+
 def _lines_of(job: Mapping[str, Any]) -> list[str]:
-    sign = {letter: read(job) for letter, (_, read) in fields.SIGNS.items()}
-    limit = fields.span(job["time_limit_s"], whole=True)
-    restarts = max(0, job["attempt"] - 1)
-    after = ",".join(
-        f"after{each['want']}:{each.get('label', each['id'])}" for each in job.get("after") or ()
-    )
-    files = [f"{head}={job[key]}" for head, key in _FILES.items() if job.get(key) is not None]
-    array = []
-    if job["array_id"] is not None or job.get("array_tasks") is not None:
-        array = [f"ArrayJobId={sign['F']}", f"ArrayTaskId={sign['K']}"]
-    argv = job["argv"] or ["(null)"]
-    path = os.path.join(job["cwd"] or "", argv[0])
-    # What is no file there is a command that was found in PATH.
-    program = path if os.path.isfile(path) else argv[0]
-    lines = [
-        " ".join([f"JobId={fields.raw_id(job)}", *array, f"JobName={job['name']}"]),
-        f"UserId={job['user']}({job['uid']}) GroupId=N/A MCS_label=N/A",
-        f"Priority={job['priority']} Nice={-job['priority']} Account={job['pool']} QOS=normal",
-        f"JobState={sign['T']} Reason={sign['r']} Dependency={after or '(null)'}",
-        f"Requeue={int(job.get('retry') is not None)} Restarts={restarts} BatchFlag=1 Reboot=0 "
-        f"ExitCode={job['exit_code'] or 0}:{job['signal'] or 0}",
-        f"RunTime={fields.span(fields.elapsed_s(job), whole=True)} TimeLimit={limit} TimeMin=N/A",
-        f"SubmitTime={sign['V']} EligibleTime={fields.moment(job['eligible_at'], 'Unknown')}",
-        f"StartTime={fields.moment(job['started_at'] or job['expected_start_at'], 'Unknown')} "
-        f"EndTime={sign['e'].replace('N/A', 'Unknown')} Deadline=N/A",
-        f"Partition={sign['P']} AllocNode:Sid={host_name()}:N/A",
-        f"NodeList={sign['N'] or '(null)'}",
-        *([f"BatchHost={host_name()}"] if job["started_at"] is not None else []),
-        f"NumNodes=1 NumCPUs={sign['C']} NumTasks=N/A CPUs/Task=N/A",
-        f"ReqTRES={fields.NAMES['reqtres'][2](job)}",
-        f"MinMemoryNode={sign['m']} TresPerNode={sign['b']}",
-        f"Command={' '.join([program, *argv[1:]])}",
-        f"WorkDir={sign['Z']}",
-        *files,
-        *([f"Comment={job['comment']}"] if "comment" in job else []),
-    ]
-    return [output.clean(line, 4000) for line in lines]
-
-
-_FILES = {"StdErr": "stderr", "StdOut": "stdout"}
+    is_array = job["array_id"] is not None or job.get("array_tasks") is not None
+    if job["argv"]:
+        program, *words = job["argv"]
+        path = os.path.join(job["cwd"] or "", program)
+        # What is no file there is a command that was found in PATH.
+        job = {**job, "argv": [path if os.path.isfile(path) else program, *words]}
+    lines = [fields.filled(line if is_array else line.replace(_ARRAY, ""), job) for line in _JOB]
+    return [line.replace("Time=N/A", "Time=Unknown") for line in lines if line not in _EMPTY]
 
 
 def _show_node(names: list[str], found: Found) -> None:

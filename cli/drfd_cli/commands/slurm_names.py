@@ -491,7 +491,7 @@ def lines_of(job: Mapping[str, Any], steps: list[str]) -> Iterator[Mapping[str, 
     if not are_named:
         yield job
     if job["started_at"] is not None:
-        for step in ({**job, "step": "batch", "step_name": "batch"}, *records.steps_of(job)):
+        for step in ({**job, "step": "batch", "name": "batch"}, *records.steps_of(job)):
             if not are_named or f"{label}.{step['step']}" in steps:
                 yield step
 

@@ -7,7 +7,6 @@ import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from copy import deepcopy
 from functools import cache
 from typing import Any
 
@@ -37,24 +36,36 @@ _EMPTY: dict[str, Any] = {
 
 
 @cache
-def _template(name: str) -> tuple[Object, Object]:
-    """Return the empty fields of a shape, and those that are objects as they are written."""
+def _template(name: str) -> Object:
+    """Return the fields of a shape, with what stands for their values."""
     with open(os.path.join(os.path.dirname(__file__), "shapes.json")) as file:
         kinds = json.load(file)[name]
     nested = kinds.pop("more", {})
-    return {key: _EMPTY[kind] for kind, keys in kinds.items() for key in keys.split()}, nested
+    words = ((each.partition("="), kind) for kind, keys in kinds.items() for each in keys.split())
+    return {**{key: value or _EMPTY[kind] for (key, _, value), kind in words}, **nested}
 
 
-def _shape(name: str, values: Object) -> Object:
+def _shape(name: str, values: Object, job: fields.View | None = None) -> Object:
     """Return an object of this shape with these values, within objects, too."""
-    flat, nested = _template(name)
-    return _merged(flat | {key: _empty(each) for key, each in nested.items()}, values)
+    return _merged(_read(_template(name), job), values)
 
 
-def _empty(shape: Any) -> Any:
-    if isinstance(shape, dict):
-        return {name: _empty(each) for name, each in shape.items()}
-    return deepcopy(_EMPTY[shape] if shape in ("#", "oo") else shape)
+def _read(shape: Any, job: Any) -> Any:
+    """Return the value that a shape stands for: after % is the sign of a field of the job, and
+    after # a number of its own."""
+    match shape:
+        case dict():
+            return {name: _read(each, job) for name, each in shape.items()}
+        case list():
+            return [_read(each, job) for each in shape]
+        case "#" | "oo":
+            return dict(_EMPTY[shape])
+        case str() if shape.startswith("%"):
+            text = fields.value(shape[1:], job)
+            return "" if text in ("(null)", "N/A", "n/a") else text
+        case str() if shape.startswith("#"):
+            return number(job[shape[1:]])
+    return shape
 
 
 def _merged(whole: Object, values: Object) -> Object:
@@ -84,11 +95,8 @@ def _common(job: fields.View) -> Object:
         "signal": {"id": number(job["signal"] or None), "name": name or ""},
     }  # fmt: skip
     return {
-        "account": job["pool"], "cluster": host_name(), "derived_exit_code": code,
-        "exit_code": code, "hold": job["state"] == "HELD", "job_id": fields.raw_id(job),
-        "name": job["name"], "nodes": "" if job["started_at"] is None else host_name(),
-        "partition": fields.pool(job), "priority": number(job["priority"]), "qos": "normal",
-        "restart_cnt": max(0, job["attempt"] - 1),
+        "derived_exit_code": code, "exit_code": code, "hold": job["state"] == "HELD",
+        "job_id": fields.raw_id(job), "restart_cnt": max(0, job["attempt"] - 1),
     }  # fmt: skip
 
 
@@ -105,42 +113,34 @@ def _array_id(job: fields.View) -> int:
 
 def job_object(job: fields.View) -> Object:
     """Return a job as squeue and scontrol have it."""
-    sign = {letter: show(job) for letter, (_, show) in fields.SIGNS.items()}
     cpus, memory = fields.cpus(job), job["demand"]["memory"] >> 20
     started, ends = job["started_at"] is not None, job["ended_at"]
     if ends is None and started and job["time_limit_s"] is not None:
         ends = time.time() + job["time_limit_s"] - fields.elapsed_s(job)
-    name, gid = fields.group(job["uid"])
     allocated = {
         "index": 0, "name": host_name(), "cpus": {"count": cpus, "used": 0},
         "memory": {"used": 0, "allocated": memory}, "sockets": [],
     }  # fmt: skip
-    common = _common(job)
-    return _shape("job", common | {
-        "allocating_node": host_name(), "array_job_id": number(_array_id(job)),
-        "array_task_id": number(job["array_index"]),
+    return _shape("job", _common(job) | {
+        "array_job_id": number(_array_id(job)),
         "array_task_string": job.get("array_tasks") or "", "batch_flag": True,
-        "batch_host": common["nodes"], "command": " ".join(job["argv"] or ()),
-        "comment": job.get("comment") or "", "cpus": number(cpus), "cpus_per_task": number(cpus),
-        "current_working_directory": job["cwd"] or "",
-        "dependency": sign["E"].replace("(null)", ""), "eligible_time": number(job["eligible_at"]),
-        "end_time": number(ends or 0), "group_id": gid or 0, "group_name": name,
+        "cpus": number(cpus), "cpus_per_task": number(cpus),
+        "end_time": number(ends or 0),
+        "group_id": fields.group(job["uid"])[1] or 0,
         "job_resources": {
             "cpus": cpus, "nodes": {
-                "count": int(started), "list": common["nodes"], "allocation": [allocated] * started,
+                "count": int(started), "list": host_name() * started,
+                "allocation": [allocated] * started,
             },
         },
-        "job_state": [sign["T"]], "memory_per_node": number(memory),
+        "memory_per_node": number(memory),
         "minimum_cpus_per_node": number(cpus), "nice": -job["priority"], "node_count": number(1),
-        "requeue": job.get("retry") is not None, "standard_error": job["stderr"] or "",
-        "standard_input": "/dev/null", "standard_output": job["stdout"] or "",
+        "requeue": job.get("retry") is not None,
         "start_time": number(job["started_at"] or job["expected_start_at"] or 0),
-        "state_reason": sign["r"], "submit_time": number(job["submitted_at"]),
         "suspend_time": number(job.get("suspended_at") or 0), "tasks": number(1),
-        "time_limit": _limit(job), "tres_alloc_str": sign["{tres-alloc}"] if started else "",
-        "tres_per_node": sign["b"].replace("N/A", ""), "tres_req_str": sign["{tres-alloc}"],
-        "user_id": job["uid"], "user_name": job["user"],
-    })  # fmt: skip
+        "time_limit": _limit(job), "user_id": job["uid"],
+        "tres_alloc_str": fields.value("{alloctres}", job) if started else "",
+    }, job)  # fmt: skip
 
 
 def _tres(job: fields.View) -> list[Object]:
@@ -164,36 +164,21 @@ def _times(job: fields.View) -> Object:
 
 def accounted(job: fields.View, steps: Iterable[fields.View]) -> Object:
     """Return a job as sacct has it, with its steps."""
-    common = _common(job)
-    pool, started = fields.pool(job), job["started_at"] is not None
-    out, error = job["stdout"] or "", job["stderr"] or ""
-    return _shape("accounted", common | {
+    started = job["started_at"] is not None
+    return _shape("accounted", _common(job) | {
         "allocation_nodes": int(started),
-        "array": {
-            "job_id": _array_id(job), "task_id": number(job["array_index"]),
-            "task": job.get("array_tasks") or "",
-        },
-        "association": {
-            "account": job["pool"], "cluster": host_name(), "partition": pool, "user": job["user"],
-        },
-        "comment": {"job": job.get("comment") or ""}, "group": fields.group(job["uid"])[0],
+        "array": {"job_id": _array_id(job), "task": job.get("array_tasks") or ""},
         "required": {
             "CPUs": fields.cpus(job), "memory_per_node": number(job["demand"]["memory"] >> 20),
         },
-        "state": {
-            "current": [fields.SIGNS["T"][1](job)], "reason": fields.SIGNS["r"][1](job),
-        },
-        "stderr": error, "stderr_expanded": error, "stdin": "/dev/null",
-        "stdin_expanded": "/dev/null", "stdout": out, "stdout_expanded": out,
-        "steps": [_step(each) for each in steps], "submit_line": " ".join(job["argv"] or ()),
+        "steps": [_step(each) for each in steps],
         "time": {
             **_times(job), "eligible": int(job["eligible_at"]), "end": int(job["ended_at"] or 0),
             "start": int(job["started_at"] or 0), "submission": int(job["submitted_at"]),
             "limit": _limit(job), "planned": number(fields.waited_s(job)),
         },
         "tres": {"allocated": _tres(job) if started else [], "requested": _tres(job)},
-        "user": job["user"], "working_directory": job["cwd"] or "",
-    })  # fmt: skip
+    }, job)  # fmt: skip
 
 
 def _step(step: fields.View) -> Object:
@@ -201,17 +186,14 @@ def _step(step: fields.View) -> Object:
     most = [{**peak, "node": host_name(), "task": 0}]
     used = {"max": most, "min": most, "average": [peak], "total": [peak]}
     return _shape("step", {
-        "exit_code": _common(step)["exit_code"], "state": [fields.SIGNS["T"][1](step)],
+        "exit_code": _common(step)["exit_code"], "state": [fields.value("T", step)],
         "nodes": {"range": host_name(), "list": [host_name()]},
-        "step": {
-            "id": fields.NAMES["jobidraw"][2](step), "name": step["step_name"],
-        },
         "tasks": {"count": step.get("tasks_of_step", 1)},
         "time": {
             **_times(step), "end": number(step["ended_at"]), "start": number(step["started_at"]),
         },
         "tres": {"allocated": _tres(step), "consumed": used, "requested": used},
-    })  # fmt: skip
+    }, step)  # fmt: skip
 
 
 # -- the machine -------------------------------------------------------------------------------

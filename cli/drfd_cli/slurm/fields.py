@@ -66,6 +66,7 @@ _OF_ARRAY = re.compile(r"array \d+ runs \d+ tasks? at once")
 _CANCELLED = re.compile(r"cancelled by (\S+)")
 #: A sign of a format with its width: `%.18i`.
 _SIGN = re.compile(r"%(\.?)(\d*)([A-Za-z])", re.ASCII)
+_IN_TEXT = r"%([A-Za-z]|\{[a-z_-]+\})"
 #: A field of `-O` with its width and what follows it: `Comment:.20/`.
 _FIELD = re.compile(r"([^:,]+)(?:(:)(\.?)(\d*)([^,]*))?", re.ASCII)
 #: Where a column is to the right, its width if it has one, its sign (of a field of `-O` that has
@@ -252,7 +253,6 @@ _FIELDS: tuple[tuple[str, str, Callable[[View], str]], ...] = (
     ("F ARRAY_JOB_ID arrayjobid", "", lambda job: str(job["array_id"] or job["id"])),
     ("K ARRAY_TASK_ID arraytaskid", "",
      lambda job: "N/A" if (at := job.get("array_tasks", job["array_index"])) is None else str(at)),
-    ("j NAME name stepname", "JobName", lambda job: str(job.get("step_name", job["name"]))),
     ("U UID userid", "UID 6", _of("uid")),
     ("P PARTITION partition", "Partition", pool),
     ("g GROUP groupname", "Group 9", lambda job: group(job["uid"])[0]),
@@ -291,9 +291,8 @@ _FIELDS: tuple[tuple[str, str, Callable[[View], str]], ...] = (
     ("S START_TIME starttime", "",
      lambda job: moment(job["started_at"] or job["expected_start_at"])),
     ("e END_TIME endtime", "", _end),
-    ("V SUBMIT_TIME submittime", "", lambda job: moment(job["submitted_at"])),
+    ("V SUBMIT_TIME submittime", "Submit 19", lambda job: moment(job["submitted_at"])),
     ("{eligibletime} ELIGIBLE_TIME", "", lambda job: moment(job["eligible_at"])),
-    ("", "Submit 19", _at("submitted_at")),
     ("", "Eligible 19", _at("eligible_at")),
     ("", "Start 19", _at("started_at")),
     ("", "End 19", _at("ended_at")),
@@ -316,7 +315,7 @@ _FIELDS: tuple[tuple[str, str, Callable[[View], str]], ...] = (
      lambda job: "(null)" if job["argv"] is None else " ".join(job["argv"])),
     # What the job waits for, where that was asked.
     ("E DEPENDENCY dependency", "", lambda job: ",".join(
-        f"after{each['want']}:{each['label']}(unfulfilled)" for each in job.get("after", ())
+        f"after{each['want']}:{each['label']}(unfulfilled)" for each in job.get("after") or ()
     ) or "(null)"),
     ("d MIN_TMP_DISK mintmpdisk", "", always("0")),
     ("f FEATURES feature", "", always("(null)")),
@@ -326,8 +325,9 @@ _FIELDS: tuple[tuple[str, str, Callable[[View], str]], ...] = (
     ("v RESERVATION reservation", "", always("(null)")),
     ("y NICE nice", "", lambda job: str(-job["priority"])),
     ("{restartcnt} RESTART_COUNT", "Restarts 8", lambda job: str(max(0, job["attempt"] - 1))),
-    ("{stdout} STDOUT", "", _of("stdout")),
-    ("{stderr} STDERR", "", _of("stderr")),
+    ("{stdout} STDOUT", "StdOut 20", lambda job: job["stdout"] or ""),
+    ("{stderr} STDERR", "StdErr 20", lambda job: job["stderr"] or ""),
+    ("{requeue} REQUEUE", "", lambda job: str(int(job.get("retry") is not None))),
     *((words, "", always(value)) for words, value in known.SQUEUE),
     # What drfd's own lists print as well.
     *((each.squeue, each.sacct, _own(each)) for each in PAST_JOBS.values()),
@@ -379,6 +379,18 @@ NAMES = dict(
         ).items()
     )
 )
+
+
+def value(sign: str, job: View) -> str:
+    """Return a field by its sign, or by its name of `sacct` or of -O in braces."""
+    name = sign.strip("{}")
+    return NAMES[name][2](job) if name in NAMES else SIGNS[WORDS.get(name, name)][1](job)
+
+
+def filled(text: str, job: View) -> str:
+    """Return a text with what stands in fields in place of `%` and their signs; empty ones are
+    `(null)`."""
+    return re.sub(_IN_TEXT, lambda found: _plain(value(found[1], job)) or "(null)", text)
 
 
 def format_of(text: str, signs: Container[str]) -> Format:

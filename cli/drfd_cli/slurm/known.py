@@ -63,7 +63,7 @@ Y SCHEDNODES schednodes=(null)
     clusterfeature container containerid cpufreq cpus-per-tres deadline delayboot hetjobid
     hetjobidset hetjoboffset lastschedeval licensesalloc lineage maxcpus maxnodes mcslabel
     mem-per-tres mintime network ntperboard ntpercore ntpernode ntpersocket origin originraw
-    packjobid packjobidset packjoboffset prefer preempttime profile reqswitch requeue resizetime
+    packjobid packjobidset packjoboffset prefer preempttime profile reqswitch resizetime
     resvport resvports siblingsactive siblingsactiveraw siblingsviable siblingsviableraw sperboard
     system_comment tres-bind tres-freq tres-per-job tres-per-socket
     tres-per-step tres-per-task wait4switch
@@ -90,7 +90,7 @@ Z THREADS threads=1
 SACCT = """
     AdminComment 15, AssocID 7, BlockID 16, Constraints 19, Container 19, DBIndex -21, Extra 14,
     FailedNode, Flags 19, Layout 9, Licenses, McsLabel 12, QOSRAW 6, QOSREQ, ReqNodes 8,
-    Reservation 20, ReservationId 8, SegmentSize 11, SLUID 14, StdErr 20, StdIn 20, StdOut 20,
+    Reservation 20, ReservationId 8, SegmentSize 11, SLUID 14, StdIn 20,
     SystemComment 15, WCKey, WCKeyID
 """
 #: Those among them that are not measured here, of which one is told.

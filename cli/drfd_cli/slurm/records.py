@@ -158,7 +158,7 @@ def _step(
     """Return one of so many steps of the job. Raises KeyError."""
     cores = max(1, min(begun["cores"], -int(-job["demand"]["cores"] // 1)))
     step = {
-        **job, "step": str(begun["step"]), "step_name": begun["name"],
+        **job, "step": str(begun["step"]), "name": begun["name"],
         "tasks_of_step": begun["tasks"], "started_at": begun["at_s"],
         "demand": {**job["demand"], "cores": cores},
     }  # fmt: skip

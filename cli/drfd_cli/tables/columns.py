@@ -171,7 +171,8 @@ def _ended(at_s: float) -> str:
 #: The columns of a job in the queue.
 JOBS = by_key(
     Column("ID", _label, "id", at("id"), is_right=True, is_fixed=True),
-    Column("NAME", lambda job: output.named(job, _NAME), "name", at("name"), least=_LEAST_NAME),
+    Column("NAME", lambda job: output.named(job, _NAME), "name", at("name"), least=_LEAST_NAME,
+           squeue="j NAME name stepname", sacct="JobName"),
     field("user", most=_NAME, least=8, squeue="u USER username", sacct="User 9"),
     field("pool", most=_NAME, rank=4, squeue="a ACCOUNT account", sacct="Account"),
     field("state", show=_state, is_fixed=True),
