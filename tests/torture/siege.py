@@ -18,7 +18,6 @@ import argparse
 import json
 import os
 import pwd
-import re
 import shutil
 import signal
 import sqlite3
@@ -80,7 +79,7 @@ ODDS = {
 }
 #: Those that cannot be had without cgroups.
 _CONFINED = {"straggler", "signalled", "late", "ranged"}
-#: Weights of who dies, and seconds from one death to the next.
+#: Weights of who dies.
 _DEATHS = {
     "controller": 4,
     "launcher": 4,
@@ -92,7 +91,6 @@ _DEATHS = {
     "controller stopped": 1,
     "launcher stopped": 1,
 }
-_PAUSES_S = (2.0, 4.0, 16.0)
 #: How long an attack lasts, in seconds.
 _ATTACK_S = 20.0
 #: Attacks that are done by root, as a user with subordinate uids does them.
@@ -130,6 +128,11 @@ class Siege:
     per_second: float
     #: It goes on until so many have died: on a busy machine each takes a while to come back.
     least_deaths: int = 0
+    #: From one death to the next.
+    pauses_s: tuple[float, ...] = (2.0, 4.0, 16.0)
+    #: How often jobs of each fate are submitted, and what else is asked for each.
+    odds: dict[str, float] = field(default_factory=ODDS.copy)
+    fields: dict[str, Any] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     #: Jobs whose runner was killed.
     orphans: set[int] = field(default_factory=set)
@@ -140,9 +143,9 @@ class Siege:
     _workers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     #: From when to when nobody may have answered.
     _away_ns: list[tuple[int, int]] = field(default_factory=list)
-    #: Records of the workers that have been read: how many, and the upper ends of their jobs.
+    #: Records of the workers that have been read: how many, and those of jobs.
     _read: Counter[str] = field(default_factory=Counter)
-    _most_milli: dict[int, int] = field(default_factory=dict)
+    _jobs: dict[int, dict[str, Any]] = field(default_factory=dict)
     #: Those that come next, the last one first.
     _attacks: list[str] = field(default_factory=list)
 
@@ -150,26 +153,26 @@ class Siege:
 
     def run(self, seconds: float) -> None:
         started = time.monotonic()
-        until, next_death = started + seconds, started + min(_PAUSES_S)
-        attack_s = _ATTACK_S if "hostile" in self.users else seconds
+        next_death = started + min(self.pauses_s)
         vitals: list[Vital] = []
         self._start_workers()
+
+        def is_over() -> bool:
+            return time.monotonic() >= started + seconds and self.deaths() >= self.least_deaths
+
         try:
-            while time.monotonic() < until or self.deaths() < self.least_deaths:
+            while not is_over():
                 with self._attack():
-                    attacked_until = time.monotonic() + attack_s
-                    while (now := time.monotonic()) < attacked_until:
+                    attacked_until = time.monotonic() + _ATTACK_S
+                    while (now := time.monotonic()) < attacked_until and not is_over():
                         self._look()
                         if now >= next_death:
                             self._kill_somebody()
-                            next_death = now + self.chance.choice(_PAUSES_S)
-                        if (
-                            not vitals
-                            and now > started + seconds / 10
-                            and not self.victim.is_dead()
-                        ):
+                            next_death = now + self.chance.choice(self.pauses_s)
+                        is_time = not vitals and now > started + seconds / 10
+                        if is_time and not self.victim.is_dead():
                             vitals = self._vitals()
-                        time.sleep(0.5)
+                        time.sleep(min(0.5, self.pauses_s[0]))
         finally:
             self._tell_workers_to_end()
         self._await_workers()
@@ -186,23 +189,33 @@ class Siege:
     def jobs(self) -> int:
         return sum(count for name, count in self.counts.items() if name.startswith("ended: "))
 
+    def tell(self) -> int:
+        """Print what there was; 1 if anything was that must not be."""
+        for name, count in sorted(self.counts.items()):
+            print(f"  {name:<34}{count:>10}")
+        print(f"\n{len(self.deviations)} deviations", *self.deviations[:50], sep="\n", flush=True)
+        return 1 if self.deviations else 0
+
     # -- who takes part ------------------------------------------------------------------------
 
     def _home(self, name: str) -> Path:
         return self.victim.work / name
 
+    def _is_back(self) -> bool:
+        """Whoever is dead is started again."""
+        return self.victim.has_come_back()
+
     def _start_workers(self) -> None:
         working = [name for name in self.users if name != "hostile"]
-        has_cgroups = self.victim.has_cgroups()
-        odds = {fate: each for fate, each in ODDS.items() if has_cgroups or fate not in _CONFINED}
-        if "hostile" in self.users:
-            del odds["ranged"]
+        if not self.victim.has_cgroups():
+            self.odds = {fate: odds for fate, odds in self.odds.items() if fate not in _CONFINED}
         for name, account in self.users.items():
             self._home(name).mkdir(mode=0o700)
             os.chown(self._home(name), account.pw_uid, account.pw_gid)
             if name not in working:
                 continue
-            words = (self.victim.socket, self._home(name), BIN / "drf", json.dumps(odds))
+            told = json.dumps({"odds": self.odds, "fields": self.fields})
+            words = (self.victim.socket, self._home(name), BIN / "drf", told)
             seed = f"{name} {self.chance.random()}"
             with self._home(name).joinpath("stderr").open("wb") as stderr:
                 self._workers[name] = subprocess.Popen(
@@ -230,7 +243,7 @@ class Siege:
         for name, worker in self._workers.items():
             wait_for(
                 f"the end of {name}'s work",
-                lambda worker=worker: self.victim.has_come_back() and worker.poll() is not None,
+                lambda worker=worker: self._is_back() and worker.poll() is not None,
                 seconds=400,
                 show=self.victim.tail,
             )
@@ -375,14 +388,16 @@ class Siege:
         """The quota of each job with a cgroup that a worker has written down is at its upper end.
         Return at how many jobs with a range it has looked."""
         kernel, seen = Kernel(), 0
+        self._read_records()
         for path in (self.victim.state / "launcher/attempts").glob("*.*"):
             with suppress(OSError):
                 attempt = attempt_files.parse(path.read_bytes())
                 if attempt is None or attempt.launched is None or attempt.is_over:
                     continue
                 cgroup = attempt.created.get("cgroup")
-                most_milli = self._upper_end(int(path.name.partition(".")[0]))
-                if cgroup is not None and most_milli is not None:
+                record = self._jobs.get(int(path.name.partition(".")[0]))
+                if cgroup is not None and record is not None:
+                    most_milli = record["most_milli"]
                     top = Path(kernel.v2 or kernel.v1["cpu"], str(cgroup))
                     ceiling = _ceiling(top, is_v2=kernel.v2 is not None)
                     assert ceiling is not None, path
@@ -391,14 +406,15 @@ class Siege:
                     seen += most_milli != CORES_MILLI
         return seen
 
-    def _upper_end(self, job_id: int) -> int | None:
+    def _read_records(self) -> None:
         for name in self._workers:
-            lines = self._home(name).joinpath("records").read_bytes().split(b"\n")[:-1]
+            path = self._home(name) / "records"
+            # It comes with the worker's first step.
+            lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
             for record in map(json.loads, lines[self._read[name] :]):
                 if "id" in record:
-                    self._most_milli[record["id"]] = record["most_milli"]
+                    self._jobs[record["id"]] = record
             self._read[name] = len(lines)
-        return self._most_milli.get(job_id)
 
     def _vitals(self) -> list[Vital]:
         """Of the controller and the launcher."""
@@ -492,28 +508,34 @@ class Siege:
         job_id, number, fate = record["id"], record["number"], record["fate"]
         job = journal.job(job_id)
         ran = self._home(name) / str(number // 1000) / f"ran-{number}"
-        runs = ran.read_text().count("\n") if ran.exists() else 0
+        # Of each attempt.
+        runs = Counter(ran.read_text().split() if ran.exists() else ())
         self.counts[f"checked: {fate}"] += 1
         if job is None or job.spec.user != self.users[name].pw_name:
             self.deviations.append(f"job {job_id} of {name} is forgotten, or somebody else's")
             return
         end = (str(job.shown_state), job.exit_code)
         self.counts[f"ended: {job.shown_state}"] += 1
-        is_lost = job_id in self.orphans and end[0] == "LOST"
-        if is_lost and not re.search("runner", job.outcome_text):
+        is_lost = end[0] == "LOST" and self._may_lose(job_id)
+        if is_lost and job_id in self.orphans and "runner" not in job.outcome_text:
             self.deviations.append(f"job {job_id} does not say why it is lost: {job.outcome_text}")
         # Once it has said that it is ready, its end looks as if it came after the exec.
         said = "before exec" if end[0] == "LAUNCH_FAILED" else "SIGKILL"
         is_unmaterialized = job_id in self.unmaterialized and said in job.outcome_text
         if end not in FATES[fate][1] and not is_lost and not is_unmaterialized:
             self.deviations.append(
-                f"job {job_id} ({fate}) of {name}: {end} {job.outcome_text!r}, ran {runs} times"
+                f"job {job_id} ({fate}) of {name}: {end} {job.outcome_text!r}, ran {dict(runs)}"
             )
         # A time limit counts from the start of the attempt, and on a busy machine it may be over
         # before the program's first step.
         may_miss = fate in ("cancelled", "late") or is_lost or is_unmaterialized
-        if runs > 1 or (runs == 0 and not may_miss):
-            self.deviations.append(f"job {job_id} ({fate}) of {name}: {end}, ran {runs} times")
+        is_once = all(count == 1 for count in runs.values()) and "beside" not in runs
+        if not is_once or (str(job.attempt) not in runs and not may_miss):
+            self.deviations.append(f"job {job_id} ({fate}) of {name}: {end}, ran {dict(runs)}")
+
+    def _may_lose(self, job_id: int) -> bool:
+        """Whether the end of the job may be unknown."""
+        return job_id in self.orphans
 
 
 def _ceiling(cgroup: Path, *, is_v2: bool) -> float | None:
@@ -568,6 +590,8 @@ def siege(
         settings, users = ROOMY + limit, {}
     victim = Victim(settings)
     made = Siege(victim, users, Random(seed), per_second, least_deaths)
+    if not is_alone:
+        del made.odds["ranged"]
     try:
         if not is_alone:
             users |= {who: add_account(name) for who, name in names.items()}
@@ -613,10 +637,7 @@ def main() -> None:
         is_alone=chosen.alone,
         keep=chosen.keep,
     )
-    for name, count in sorted(found.counts.items()):
-        print(f"  {name:<34}{count:>10}")
-    print(f"\n{len(found.deviations)} deviations", *found.deviations[:50], sep="\n", flush=True)
-    sys.exit(1 if found.deviations else 0)
+    sys.exit(found.tell())
 
 
 if __name__ == "__main__":

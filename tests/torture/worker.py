@@ -1,8 +1,8 @@
 """A user who works, and keeps a record of it: what was asked for, and how it ought to end.
 
 Run as that user, who may not be able to read this file: its text is passed with `-c`. Jobs
-themselves write with O_APPEND when they run, one sign each, so that the files tell how often each
-has run. It ends when the file `stop` is in its directory, after all its jobs have ended.
+themselves write with O_APPEND when they run, each its attempt, so that the files tell how often
+each has run. It ends when the file `stop` is in its directory, after all its jobs have ended.
 """
 
 import json
@@ -29,6 +29,8 @@ FATES: dict[str, tuple[str, tuple[tuple[str, int | None], ...]]] = {
     "frozen": ("sleep 0.5; exit 5", (("FAILED", 5),)),
     "straggler": ("setsid sleep 1000 & exit 7", (("FAILED", 7),)),
     "signalled": (f"trap 'exit 6' USR1; touch ready; {_WAIT}", (("FAILED", 6),)),
+    "long": ("sleep 6; exit 8", (("FAILED", 8),)),
+    "retried": ("sleep 1; exit 9", (("FAILED", 9),)),
     "late": ("sleep 1000", (("TIMEOUT", None),)),
     "ranged": (
         f"{_BUSY} & a=$!; {_BUSY} & b=$!; sleep 20; kill $a $b; exit 6",
@@ -56,13 +58,28 @@ def deeds(fate: str, chance: Random) -> list[tuple[float, str]]:
     return []
 
 
+def _begun(number: int) -> str:
+    """A job's first steps: it writes down its attempt, and whether another one still runs."""
+    locked = f"exec 9>>lock-{number}; flock -n 9 || echo beside >> ran-{number}; "
+    return f"{locked}echo $DRF_ATTEMPT >> ran-{number}; "
+
+
 class Worker:
+    """`fields`: what each job is submitted with besides; then none is by the program."""
+
     def __init__(
-        self, socket_path: Path, home: Path, drf: str, odds: dict[str, float], seed: str
+        self,
+        socket_path: Path,
+        home: Path,
+        drf: str,
+        seed: str,
+        *,
+        odds: dict[str, float],
+        fields: dict[str, Any],
     ) -> None:
         self._connection = Connection(socket_path)
         self._home, self._drf = home, drf
-        self._chance, self._odds = Random(seed), odds
+        self._chance, self._odds, self._fields = Random(seed), odds, fields
         self._records = home.joinpath("records").open("a")
         self._fates: dict[int, tuple[str, int]] = {}
         self._later: list[tuple[float, str, int]] = []
@@ -84,12 +101,12 @@ class Worker:
         number, self._count = self._count, self._count + 1
         place = self._home / str(number // 1000)
         place.mkdir(exist_ok=True)
-        if self._chance.random() < _BY_PROGRAM:
+        if not self._fields and self._chance.random() < _BY_PROGRAM:
             self._submit_by_program(number, place)
             return
         (fate,) = self._chance.choices([*self._odds], [*self._odds.values()])
         # Where another job of that name has not been.
-        script = f"echo x >> ran-{number}; {FATES[fate][0]}".replace("ready", f"ready-{number}")
+        script = _begun(number) + FATES[fate][0].replace("ready", f"ready-{number}")
         fields: dict[str, Any] = {
             "cwd": str(place),
             "name": f"{fate}-{number}",
@@ -100,6 +117,8 @@ class Worker:
             "stderr": "/dev/null",
             "held": fate == "held",
             "time_limit_s": 1 if fate == "late" else None,
+            "retry": {"times": 2, "on": ["LOST"]} if fate == "retried" else None,
+            **self._fields,
         }
         most = CORES_MILLI
         if fate == "ranged":
@@ -112,7 +131,7 @@ class Worker:
 
     def _submit_by_program(self, number: int, place: Path) -> None:
         """As people do it."""
-        script = f"echo x >> ran-{number}; {FATES['bad'][0]}"
+        script = _begun(number) + FATES["bad"][0]
         asked = ("-q", "-c", "0.2", "-m", "32M", "-o", "/dev/null", "-e", "/dev/null")
         command = [self._drf, "submit", *asked, "--", "sh", "-c", script]
         begun_ns = time.monotonic_ns()
@@ -196,6 +215,6 @@ class Worker:
 
 
 if __name__ == "__main__":
-    _socket, _home, _drf, _odds, _seed, _rate = sys.argv[1:7]
+    _socket, _home, _drf, _told, _seed, _rate = sys.argv[1:7]
     os.umask(0o077)
-    Worker(Path(_socket), Path(_home), _drf, json.loads(_odds), _seed).run(float(_rate))
+    Worker(Path(_socket), Path(_home), _drf, _seed, **json.loads(_told)).run(float(_rate))
