@@ -185,15 +185,15 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "slurm": {"output", "submit_warnings", "tables"},
         "terminal": {"output"},
         "which_job": {"output"},
-        # Where a run attends to its job, and where the complete program says what is wrong.
-        "quick": {
-            *("personal", "submit_warnings", "output", "terminal"),
-            *("options.start_own", "main.leave"),
+        "submission": {
+            *("personal", "submit_warnings", "output", "habits", "which_job", "slurm", "terminal"),
+            # What few submissions need is in the module of the verb.
+            "commands.submit",
         },
-        # Only as the type of what a call hands on.
-        "options": {"output", "habits", "which_job", "personal", "quick", "slurm"},
+        "options": {"output", "habits", "which_job", "personal", "submission"},
         "demo": {"output", "tables"},
-        "main": {"options", "output", "habits", "commands.completion"},
+        "start": {"submission", "slurm", "main.main", "main.leave"},
+        "main": {"options", "output", "habits", "commands.completion", "submission", "start"},
         # Lines that a verb prints about a job, a node or an output, and the live view shows.
         "top": {
             *("terminal", "output", "tables", "charts", "commands.log"),
@@ -203,9 +203,9 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "commands": {
             "web",
             *("output", "tables", "charts", "options", "which_job", "terminal", "demo", "top"),
-            *("habits", "trace_view", "slurm", "quick", "submit_warnings", "personal"),
+            *("habits", "trace_view", "slurm", "submit_warnings", "personal"),
+            "submission",
         },
-        "start": {"quick", "main", "slurm"},
         "__main__": {"start"},
     },
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 #: What does it here → words of others. Of several rows of an option, the first counts whose option
 #: a command has.
 _HERE = {
@@ -70,3 +72,15 @@ HABITS: dict[str, list[str]] = {}
 for _here, _words in _HERE.items():
     for _word in _words.split():
         HABITS.setdefault(_word, []).append(_here)
+
+
+def unknown_option(name: str, ours: Collection[str]) -> str:
+    """Return what is said of an option that a command with these options has not."""
+    there = {"--", "cd", *ours}
+    for here in HABITS.get(name, ()):
+        if here.partition(" ")[0] in there:
+            return f"No such option {name}; here it is: {here}"
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, ours, 1)
+    return f"No such option '{name}'." + (f" Did you mean '{near[0]}'?" if near else "")

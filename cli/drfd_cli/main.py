@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 from importlib import import_module
@@ -13,6 +12,7 @@ import click
 from drfd.common.errors import DrfdError
 from drfd_cli.options import colour_option
 from drfd_cli.output import clean, say
+from drfd_cli.start import replace_characters
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -206,10 +206,7 @@ def cli(ctx: click.Context, socket: str | None) -> None:
 def main() -> None:
     """Run the command line."""
     _fill_missing_descriptors()
-    for stream in (sys.stdout, sys.stderr):
-        # Replace characters that the terminal cannot show.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+    replace_characters()
     try:
         status = cli.main(prog_name="drf", standalone_mode=False)
         # Unlike `sys.stdout.flush`, this also does where there is no standard output.
@@ -221,7 +218,12 @@ def main() -> None:
 
 def leave(error: BaseException) -> NoReturn:
     """Print what has ended the program in one line, and exit. An error that is a bug is raised."""
+    from drfd_cli.submission.job_line import WrongWords
+
     match error:
+        case WrongWords():
+            click.echo(clean(f"drf {error.verb}: {error}", 1000), err=True)
+            sys.exit(2)
         case click.ClickException():
             about = getattr(error, "ctx", None)
             where = about.command_path if about is not None else "drf"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -14,8 +12,6 @@ import click
 from drfd.client.connection import Connection, choose
 from drfd.client.words import (
     Ref,
-    is_clock,
-    parse_after,
     parse_begin,
     parse_id,
     parse_ids,
@@ -24,47 +20,21 @@ from drfd.client.words import (
     parse_whole,
 )
 from drfd.common.errors import ConfigError, Refused
-from drfd.common.units import doubt, is_endless, parse_duration
+from drfd.common.units import is_endless, parse_duration
 from drfd.protocol.job_options import CONDITIONS, OPTIONS, OTHERS, RESOURCES, Option
 from drfd_cli import output, personal, which_job
 from drfd_cli.output import Columns, Form, render
-from drfd_cli.personal import UserSetting
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from drfd_cli.slurm.sbatch_options import Translation
-
-
-_KEY = "drf.call"
-
-
-@dataclass(slots=True)
-class Call:
-    #: The words of the command, and the text of the script that they name, if they do.
-    program: tuple[tuple[str, ...], str | None] = ((), None)
-    #: The personal defaults among the options.
-    personal: list[UserSetting] = field(default_factory=list)
-    #: What Slurm's options ask for.
-    slurm: Translation | None = None
-    #: What is printed of the id, `{}`, where Slurm's command stands for `drf submit`.
-    shown: str | None = None
-
-
-def call_of(context: click.Context) -> Call:
-    """Return the call that this context is a part of, as all contexts of one command line are."""
-    call: Call = context.meta.setdefault(_KEY, Call())
-    return call
-
 
 F = TypeVar("F", bound=Callable[..., Any])
-V = TypeVar("V")
 
 #: The parameters of a command that together are its `Form`.
 FORM = ("as_json", "as_csv", "no_header", "chosen")
 
 
 if TYPE_CHECKING:
+    from pathlib import Path
+    from types import ModuleType
+
     from drfd.protocol.replies import JobView
 
     _AnyType = click.ParamType[Any]
@@ -91,23 +61,20 @@ class QuantityParam(_AnyType):
             self.fail(f"{error.text.partition(': ')[2] or error.text}{hint}", param, ctx)
 
 
-def _is_silenced(context: click.Context | None) -> bool:
-    """Return whether --no-warnings is given, also beside the options of a script."""
-    while context is not None:
-        if context.params.get("no_warnings"):
-            return True
-        context = context.parent
-    return False
+def _job_line() -> ModuleType:
+    # Imported here, because verbs that only show something need none of it.
+    from drfd_cli.submission import job_line
+
+    return job_line
 
 
 def parse_limit(text: str) -> int:
     """Read a time limit: seconds, or 0 for none."""
     if is_endless(text):
         return 0
-    seconds, unclear = parse_duration(text), doubt(text)
-    if unclear is not None and not _is_silenced(click.get_current_context(silent=True)):
-        # A bare number is a mistake in scripts, too: in Slurm it means minutes.
-        output.remark(f"time: {unclear}", also_in_scripts=text.strip().isdecimal())
+    seconds, remark = parse_duration(text), _job_line().remark_on_limit(text)
+    if remark is not None:
+        output.say(remark)
     return seconds
 
 
@@ -126,56 +93,17 @@ def _id(text: str) -> Ref:
 def _ids(text: str, *, takes_latest: bool = False) -> list[Ref]:
     form = "write 41, 3-7 or 1,4-6"
     find = partial(which_job.find, connect, form=form, takes_latest=takes_latest)
-    return _each(text, parse_ids, lambda word: [find(word)])
-
-
-def _each(text: str, read: Callable[[str], list[V]], find: Callable[[str], list[V]]) -> list[V]:
-    """Read a list whose parts are ids or names."""
-    parts = text.split(",")
-    if not any(map(which_job.is_name, parts)):
-        return read(text)
-    found: list[V] = []
-    for part in parts:
-        # The whole text is wrong if a part is empty.
-        found += find(part) if which_job.is_name(part) else read(part if part.strip() else text)
-    return found
-
-
-#: Slurm's words for what --after waits for.
-_SLURM_AFTER = {"afterok": "ok", "afterany": "any", "afternotok": "fail"}
-
-
-def _after(text: str) -> list[tuple[Ref, str]]:
-    parts = [part.strip().split(":") for part in text.split(",")]
-    if any(words[0] in _SLURM_AFTER and len(words) > 1 for words in parts):
-        # As in Slurm, a kind holds for the ids behind it.
-        text = ",".join(
-            f"{job_id}:{_SLURM_AFTER[kind]}" if kind in _SLURM_AFTER else ":".join([kind, *ids])
-            for kind, *ids in parts
-            for job_id in (ids if kind in _SLURM_AFTER else ids[:1] or [""])
-        )
-
-    def find(word: str) -> list[tuple[Ref, str]]:
-        name, _, how = word.strip().rpartition(":")
-        if how not in ("ok", "any", "fail"):
-            name, how = word, "ok"
-        return [(which_job.find(connect, name, form="write 5, 5:any or 5:fail"), how)]
-
-    return _each(text, parse_after, find)
-
-
-def parse_start(text: str) -> int:
-    """Read the value of --begin, and tell a person at a terminal if a time of the day is
-    tomorrow's."""
-    begin_s = parse_begin(text)
-    if is_clock(text) and time.localtime(begin_s).tm_yday != time.localtime().tm_yday:
-        output.remark(f"begin: {text.strip()} is tomorrow, {output.show_time(begin_s)}")
-    return begin_s
+    return which_job.each_of(text, parse_ids, lambda word: [find(word)])
 
 
 def parse_new_start(text: str) -> int:
     """Read the value of --begin of `drf set`, where an empty text takes the condition away."""
-    return parse_start(text) if text.strip() else 0
+    if not text.strip():
+        return 0
+    begin_s, remark = parse_begin(text), _job_line().remark_on_start(text)
+    if remark is not None:
+        output.say(remark)
+    return begin_s
 
 
 IDS = QuantityParam("IDS", _ids)
@@ -202,16 +130,15 @@ job_id = click.argument(
 
 
 def _checked_sign(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    from drfd_cli.quick import is_sign
-
-    if not is_sign(value):
-        raise click.BadParameter("one sign such as ~, or none")
-    return value
+    try:
+        return str(_job_line().read_sign(value))
+    except Refused as error:
+        raise click.BadParameter(error.text) from None
 
 
 escape_option = click.option(
     "--escape", metavar="SIGN", default="~", show_default=True, callback=_checked_sign,
-    help="Begins escapes, or none.",
+    help="First character of escapes, or none.",
 )  # fmt: skip
 
 
@@ -368,15 +295,10 @@ class KnowingOthers(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            from drfd_cli.habits import HABITS
+            from drfd_cli.habits import unknown_option
 
-            ours = {"--", "cd", *(name for param in self.params for name in param.opts)}
-            found = HABITS.get(error.option_name, ())
-            known = next((each for each in found if each.partition(" ")[0] in ours), None)
-            if known is None:
-                raise
-            text = f"No such option {error.option_name}; here it is: {known}"
-            raise click.UsageError(text, ctx) from None
+            ours = [name for param in self.params for name in param.opts]
+            raise click.UsageError(unknown_option(error.option_name, ours), ctx) from None
 
 
 #: The heading of each parameter in the help.
@@ -395,6 +317,9 @@ class GroupedHelp(KnowingOthers):
             record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
             if record is not None:
                 groups[_HEADINGS.get(param.name or "", OTHERS)].append(record)
+        if not groups[CONDITIONS]:
+            super().format_options(ctx, formatter)
+            return
         width = max(len(record[0]) for records in groups.values() for record in records)
         for title, records in groups.items():
             if not records:
@@ -404,116 +329,55 @@ class GroupedHelp(KnowingOthers):
 
 
 class JobCommand(GroupedHelp):
-    """A command that submits a job. The user's own defaults, and those of the preset, stand before
-    its arguments. A context that is not one of `drf` itself only reads options, and has none."""
+    """A command whose words `submission.job_line` reads; here are its help and completion."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        settings = self._settings(ctx, args)
-        return super().parse_args(ctx, [*(each.word for each in settings), *args])
-
-    @staticmethod
-    def only_reads(ctx: click.Context) -> bool:
-        """Return whether no job is submitted."""
-        above = ctx.parent
-        return above is None or above.parent is not None or ctx.resilient_parsing
-
-    def _settings(self, ctx: click.Context, args: list[str]) -> list[UserSetting]:
-        if self.only_reads(ctx):
-            return []
+        if ctx.resilient_parsing:
+            return super().parse_args(ctx, args)
+        job_line = _job_line()
         try:
-            given, _, _ = self.make_parser(ctx).parse_args(list(args))
-        except click.UsageError:
-            # The caller tells of it.
-            return []
-        asks_for_help = self.get_help_option(ctx)
-        if asks_for_help is not None and asks_for_help.name in given:
-            return []
-        preset = given.get("preset")
-        try:
-            settings = personal.chosen(self.name or "", preset, os.environ)
-        except personal.NotOwn as error:
-            if preset is not None:
-                raise
-            output.say(str(error))
-            settings = []
-        params = {name: param for param in self.params for name in param.opts}
-        known: dict[str, UserSetting] = {}
-        for setting in settings:
-            param = params[setting.option]
-            if setting.value is not None:
-                self._check(ctx, param, setting)
-            if param.multiple or param.name not in given:
-                # The last one counts, except where each adds something.
-                known[setting.word if param.multiple else setting.option] = setting
-        call_of(ctx).personal = list(known.values())
-        return settings
-
-    def _check(self, ctx: click.Context, param: click.Parameter, setting: UserSetting) -> None:
-        """Raise ConfigError for a value that the option does not take."""
-        try:
-            param.type.convert(setting.value, param, ctx)
-        except click.BadParameter as error:
-            raise ConfigError("config", f"{setting.place}: {error.message}") from None
-
-
-#: Readers of values by the kind of the option that ask the daemon, or tell how they read a text.
-_READERS: dict[str, Callable[[str], Any]] = {
-    "limit": parse_limit, "begin": parse_start, "after": _after,
-}  # fmt: skip
+            job_line.split(self.name or "", args)
+        except job_line.HelpAsked:
+            return super().parse_args(ctx, ["--help"])
+        except job_line.WrongWords:
+            # The reader tells of it.
+            pass
+        ctx.params = {"words": args}
+        return []
 
 
 def click_option(
     option: Option, *names: str, about: str = "", read: Callable[[str], Any] | None = None
 ) -> Callable[[F], F]:
-    """Return the decorator that adds an option of the table to a command; perhaps with other names,
-    another help or another reader."""
+    """Return the decorator that adds an option of the table to a command; perhaps with other names
+    and another help. `read` reads its value."""
     if option.kind == "flag":
         return click.option(*option.names, option.key, is_flag=True, help=option.about)
-    # Imported here, because verbs that only show something need none of it.
-    from drfd.client.option_values import read as read_value
-
-    read = read or _READERS.get(option.kind) or partial(read_value, option)
     is_many = option.many == "each"
     return click.option(
         *(names or (*option.names, option.key)),
-        type=QuantityParam(option.metavar, read), metavar=option.metavar, multiple=is_many,
-        callback=_joined if is_many else None, help=about or option.about,
+        type=None if read is None else QuantityParam(option.metavar, read),
+        metavar=option.metavar, multiple=is_many, callback=_joined if is_many else None,
+        help=about or option.about,
     )  # fmt: skip
 
 
 def job_options(verb: str) -> Callable[[F], F]:
-    """Return the decorator that adds the options of a job to `submit`, `run` or `profile`."""
-    rows = [click_option(option) for option in OPTIONS if verb in option.verbs]
-    if verb != "profile":
-        rows.append(_preset_option)
-    return all_of(*rows, _no_warnings_option)
-
-
-_preset_option = click.option(
-    "--preset", metavar="NAME", help="The options of a preset in your config.toml."
-)
-_no_warnings_option = click.option(
-    # Eager, because it silences what is said of the values of others.
-    "--no-warnings", is_flag=True, is_eager=True, help="Print no warnings.",
-)  # fmt: skip
+    """Return the decorator that adds the options of `submit`, `run` or `profile`, for the help."""
+    return all_of(*map(click_option, _job_line().rows_of(verb)))
 
 
 def connect(*, may_start: bool = True) -> Connection:
     """Return a connection to the daemon that the command line names. Unless `may_start` is false,
     a user's own daemon is started if no daemon is running."""
     named = click.get_current_context().find_root().obj
-    return choose(named, start=start_own if may_start else None)
+    return choose(named, start=_start_own if may_start else None)
 
 
-def start_own(socket_path: Path) -> None:
-    """Start the user's own daemon, and tell the user."""
-    from drfd.client.autostart import start_daemon
+def _start_own(socket_path: Path) -> None:
+    from drfd_cli.submission.sending import start_own
 
-    start_daemon(socket_path)
-    output.say(
-        "started your own drfd (no system daemon is running here); "
-        "drf doctor says what it can enforce"
-    )
+    start_own(socket_path)
 
 
 # -- the options that select ended jobs -------------------------------------------------------

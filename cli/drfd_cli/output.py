@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
@@ -204,13 +203,6 @@ def tell(text: object) -> None:
 def say(text: str) -> None:
     """Print a message on stderr, in one line."""
     click.echo(f"drf: {clean(text, 1000)}", err=True)
-
-
-@cache
-def remark(text: str, *, also_in_scripts: bool = False) -> None:
-    """Print a message once, and unless it is `also_in_scripts`, only for a person at a terminal."""
-    if also_in_scripts or sys.stderr.isatty():
-        say(text)
 
 
 def width(stream: TextIO | None = None) -> int:

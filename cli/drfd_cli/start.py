@@ -1,8 +1,9 @@
-"""The program `drf`: an ordinary `drf submit` or `drf run` takes a light path, all other commands
-use click."""
+"""The program `drf`: `drf submit` and `drf run` need no click, all other commands do, and so does
+the help."""
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -19,19 +20,9 @@ def main() -> None:
         if name in SLURM_NAMES:
             # A link of `drf slurm-names`.
             sys.argv[1:1] = [name]
-    try:
-        match sys.argv[1:2]:
-            case ["submit"]:
-                from drfd_cli import quick
-
-                if quick.submit(sys.argv[2:]):
-                    _end(0)
-            case ["run"]:
-                from drfd_cli import quick
-
-                quick.run(sys.argv[2:])
-    except KeyboardInterrupt:
-        sys.exit(130)
+    # A file that drf opens would get the number of a closed standard descriptor.
+    if sys.argv[1:2] in (["submit"], ["run"]) and None not in (sys.stdin, sys.stdout, sys.stderr):
+        _make_job(sys.argv[1], sys.argv[2:])
     from drfd_cli.main import main as whole
 
     try:
@@ -40,6 +31,31 @@ def main() -> None:
         if isinstance(end.code, int):
             _end(end.code)
         raise
+
+
+def _make_job(verb: str, words: list[str]) -> None:
+    """Submit or run a job, and exit. Returns if the words ask for the help."""
+    from drfd_cli.submission import sending
+    from drfd_cli.submission.job_line import HelpAsked
+
+    replace_characters()
+    try:
+        do = sending.submit if verb == "submit" else sending.run
+        code = do(words, sending.connect())
+    except HelpAsked:
+        return
+    except (Exception, KeyboardInterrupt) as error:
+        from drfd_cli.main import leave
+
+        leave(error)
+    _end(code)
+
+
+def replace_characters() -> None:
+    """Have characters replaced that the terminal cannot show."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _end(code: int) -> NoReturn:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 
+from drfd.client.option_values import read as read_value
+from drfd.common.errors import Refused
 from drfd.payload.environment import DEFAULT_PATH, output_directory
 from drfd.payload.pack import usual_output
 from drfd.protocol.job_options import OPTIONS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
     from drfd.protocol.job_options import Option
@@ -217,7 +219,6 @@ def _about_option_lines(script: str) -> str | None:
 def about_script_words(
     script: str,
     argv: Sequence[str],
-    can_be: Callable[[Option, str], bool],
     *,
     called: str = "drf submit",
 ) -> str | None:
@@ -242,7 +243,7 @@ def about_script_words(
             shown = word
         elif option in _LONG_OPTIONS:
             shown = option if following[:1] in ("", "-") else f"{option} {_typed(following)}"
-        elif word in _SHORT_OPTIONS and _is_amount(_SHORT_OPTIONS[word], following, can_be):
+        elif word in _SHORT_OPTIONS and _is_amount(_SHORT_OPTIONS[word], following):
             shown = f"{word} {following}"
         else:
             continue
@@ -254,9 +255,14 @@ def about_script_words(
     return None
 
 
-def _is_amount(option: Option, value: str, can_be: Callable[[Option, str], bool]) -> bool:
-    has_unit = option.kind == "cores" or not value.isdecimal()
-    return bool(value) and has_unit and can_be(option, value)
+def _is_amount(option: Option, value: str) -> bool:
+    if not value or (option.kind != "cores" and value.isdecimal()):
+        return False
+    try:
+        read_value(option, value)
+    except Refused:
+        return False
+    return True
 
 
 def _about_command(argv: Sequence[str], path: str, cwd: str) -> str | None:

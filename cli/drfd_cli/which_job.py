@@ -12,9 +12,9 @@ import re
 import sys
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from drfd.client.words import Ref
+from drfd.client.words import Ref, parse_after
 from drfd.common.errors import Refused
 from drfd_cli import output
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from drfd.client.connection import Connection
     from drfd.protocol.replies import RecentJobView
 
+V = TypeVar("V")
 #: `@-1`, and `@-1_7` for a task.
 _RECENT = re.compile(r"@-([0-9]{1,6})(_[0-9]{1,10})?")
 #: The beginning of what is an id, or is meant to be one.
@@ -73,6 +74,42 @@ def find(
     return some[0]["id"]
 
 
+def each_of(text: str, read: Callable[[str], list[V]], find: Callable[[str], list[V]]) -> list[V]:
+    """Read a list whose parts are ids or names."""
+    parts = text.split(",")
+    if not any(map(is_name, parts)):
+        return read(text)
+    found: list[V] = []
+    for part in parts:
+        # The whole text is wrong if a part is empty.
+        found += find(part) if is_name(part) else read(part if part.strip() else text)
+    return found
+
+
+#: Slurm's words for what --after waits for.
+_SLURM_AFTER = {"afterok": "ok", "afterany": "any", "afternotok": "fail"}
+
+
+def read_after(connect: Callable[[], Connection], text: str) -> list[tuple[Ref, str]]:
+    """Read what --after waits for: ids or names, also in Slurm's words. Raises Refused."""
+    parts = [part.strip().split(":") for part in text.split(",")]
+    if any(words[0] in _SLURM_AFTER and len(words) > 1 for words in parts):
+        # As in Slurm, a kind holds for the ids behind it.
+        text = ",".join(
+            f"{job_id}:{_SLURM_AFTER[kind]}" if kind in _SLURM_AFTER else ":".join([kind, *ids])
+            for kind, *ids in parts
+            for job_id in (ids if kind in _SLURM_AFTER else ids[:1] or [""])
+        )
+
+    def find_one(word: str) -> list[tuple[Ref, str]]:
+        name, _, how = word.strip().rpartition(":")
+        if how not in ("ok", "any", "fail"):
+            name, how = word, "ok"
+        return [(find(connect, name, form="write 5, 5:any or 5:fail"), how)]
+
+    return each_of(text, parse_after, find_one)
+
+
 def latest(connect: Callable[[], Connection]) -> Ref | None:
     """Return the caller's latest job if a person at a terminal asks, and say so; else None."""
     if not is_person_here():
@@ -116,5 +153,5 @@ def _tell(job: RecentJobView) -> None:
 
 @cache
 def _tell_once(job_id: int, what: str) -> None:
-    """Print the line once, because click may read a command line twice."""
+    """Print the line once, because a command line may be read twice."""
     output.say(f"job {job_id} ({what})")

@@ -1,20 +1,22 @@
 """A submit request, from the values of its options.
 
 A job takes the working directory, the umask, and the command that notifies its owner from the
-submitting process.
+submitting process. Imports must stay few: `drf submit` loads this module.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 from drfd.client.option_values import fields_of
-from drfd.client.shell_lines import name_of
 from drfd.common.errors import Refused
 from drfd.payload.environment import config_directory, output_directory
 from drfd.payload.pack import output_fields
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
 
 #: Usual places of sendmail, which an ordinary user's PATH often lacks.
 SENDMAIL = ("/usr/sbin/sendmail", "/usr/lib/sendmail")
@@ -49,7 +51,12 @@ def submission(
     """
     umask = os.umask(0o077)
     os.umask(umask)
-    usual = name_of(argv) if script is None else os.path.basename(argv[0])
+    usual = None if script is None else os.path.basename(argv[0])
+    if script is None and argv and argv[0].endswith("sh"):
+        # Imported here: most commands are no line for a shell.
+        from drfd.client.shell_lines import name_of
+
+        usual = name_of(argv)
     found: dict[str, Any] = {
         "argv": list(argv),
         "cwd": _working_directory() if cwd is None else os.path.abspath(cwd),

@@ -1,9 +1,9 @@
 """The options of a job: the one list of what can be requested for it.
 
-`drf submit`, `run`, `profile` and `set`, their light paths, #DRF lines, personal defaults and
-presets, `drf edit`, `drf retry`, `drf show`, completion, the manual and the Python client all
-follow it. `drfd.client.option_values` reads and shows their values. Nothing slow is
-imported, because `drf submit` loads this module.
+`drf submit`, `run`, `profile` and `set`, #DRF lines, personal defaults and presets, `drf edit`,
+`drf retry`, `drf show`, completion, the manual and the Python client all follow it.
+`drfd.client.option_values` reads and shows their values. Nothing slow is imported, because
+`drf submit` loads this module.
 """
 
 from __future__ import annotations

@@ -13,8 +13,9 @@ import pytest
 from canned import Message, daemon, refuse
 from cli.drf import DRF, Result
 from drfd.client.connection import Connection, Start
-from drfd_cli import options, output, which_job
+from drfd_cli import options, which_job
 from drfd_cli.main import main
+from drfd_cli.submission import sending
 
 __all__ = ["daemon", "refuse"]
 
@@ -58,12 +59,12 @@ def drf(daemon, plain, handlers, monkeypatch, capsysbinary, tmp_path_factory):
         return clients[-1]
 
     # A process that ends closes its connections; this one does not end.
-    monkeypatch.setattr(options, "choose", choose_and_note)
+    for module in (options, sending):
+        monkeypatch.setattr(module, "choose", choose_and_note)
 
     def run(*args: object) -> Result:
         monkeypatch.setattr(sys, "argv", ["drf", *map(str, args)])
         # What a process says once.
-        output.remark.cache_clear()
         which_job._tell_once.cache_clear()
         capsysbinary.readouterr()
         try:

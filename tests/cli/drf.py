@@ -14,7 +14,7 @@ DRF = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'cli')!r}]\n" + (
 )
 
 
-#: The same, by way of the light paths.
+#: The same, by the way that does without click if it can.
 LIGHT_DRF = DRF.replace("drfd_cli.main", "drfd_cli.start")
 
 

@@ -10,10 +10,9 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from cli.drf import ROOT
-from drfd_cli.commands.submit import can_be
 from drfd_cli.commands.top import own_columns
 from drfd_cli.main import cli
-from drfd_cli.options import parse_start
+from drfd_cli.submission.job_line import remark_on_start
 from drfd_cli.submit_warnings import about_other_directives, about_script_words, warnings_about
 
 NAMES = """\
@@ -196,7 +195,7 @@ finally:
         ('memory = "1G"\npriority = 1\n', "click tomllib", None),
     ],
 )
-def test_the_light_way_knows_them_and_loads_what_it_needs(daemon, home, text, loaded, limit_s):
+def test_only_what_is_needed_is_loaded(daemon, home, text, loaded, limit_s):
     if text is not None:
         write(home, text)
     daemon.replies = {"submit": {"id": 42}}
@@ -364,16 +363,16 @@ def test_an_output_that_cannot_be_written(place, out, err, told):
     ],
 )  # fmt: skip
 def test_options_after_a_script_are_the_scripts(words, shown):
-    told = about_script_words("echo hello\n", ["./my train.sh", *words.split()], can_be)
+    told = about_script_words("echo hello\n", ["./my train.sh", *words.split()])
     wanted = (
         f"{shown} stands after the script and is an argument of it; "
         f"for drf it stands before: drf submit {shown} './my train.sh'"
     )
     assert told == (None if shown is None else wanted)
     for knowing in ("while getopts c: x; do", "case $1 in -c) shift"):
-        assert about_script_words(knowing, ["x.sh", "-c", "2"], can_be) is None
+        assert about_script_words(knowing, ["x.sh", "-c", "2"]) is None
     for line in ("#DRF --mem 1G", "#SBATCH --mem=1G"):
-        told = about_script_words(f"#!/bin/sh\n{line}\n", ["x.sh", "--mem=4G"], can_be)
+        told = about_script_words(f"#!/bin/sh\n{line}\n", ["x.sh", "--mem=4G"])
         assert told is not None, "a line of options is no use that the script makes of them"
 
 
@@ -435,15 +434,10 @@ def test_doubts_are_told_after_the_submission_in_harmless_lines(
     assert (result.code, result.err) == (1, "drf: it could never start\n"), "a refusal is one line"
 
 
-def test_a_person_is_told_that_a_time_is_tomorrows(monkeypatch, capsys):
+def test_a_person_is_told_that_a_time_is_tomorrows(monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    monkeypatch.setattr("drfd_cli.options.parse_begin", lambda text: 1_700_000_000)
-    parse_start("07:00")
-    parse_start(" 7 am ")
-    assert [line.partition(",")[0] for line in capsys.readouterr().err.splitlines()] == [
-        "drf: begin: 07:00 is tomorrow",
-        "drf: begin: 7 am is tomorrow",
-    ]
+    monkeypatch.setattr("drfd.client.words.parse_begin", lambda text: 1_700_000_000)
+    told = [str(remark_on_start(word)).partition(",")[0] for word in ("07:00", " 7 am ")]
+    assert told == ["begin: 07:00 is tomorrow", "begin: 7 am is tomorrow"]
     for word in ("now+2h", "tomorrow 07:00", "10 min", "2026-11-21T08:00"):
-        parse_start(word)
-    assert capsys.readouterr().err == ""
+        assert remark_on_start(word) is None

@@ -19,11 +19,11 @@ from drfd.client.words import parse_begin
 from drfd.common.errors import Refused
 from drfd.common.indices import read_array
 from drfd.common.signals import FIRST, REST
-from drfd_cli.commands.submit import read_script
 from drfd_cli.slurm import SLURM_NAMES
 from drfd_cli.slurm.batch_script import NAMES
 from drfd_cli.slurm.grammar import SBATCH, SUBMITTING, Given
 from drfd_cli.slurm.sbatch_options import read_begin, read_lines, translate
+from drfd_cli.submission.job_line import read_script
 from seeds import examples
 
 SCRIPTS = Path(__file__).parent.parent / "data" / "slurm"
@@ -545,7 +545,9 @@ def test_options_without_effect_are_named_in_one_warning(drf, daemon, command, m
         for option in sorted(grammar.without_effect)
     ]
     said = []
-    monkeypatch.setattr("drfd_cli.commands.run.run_attached", lambda *args, **asked: {"status": 0})
+    monkeypatch.setattr(
+        "drfd_cli.submission.sending.attached", lambda *args, **asked: {"status": 0}
+    )
     monkeypatch.setattr("drfd_cli.output.say", said.append)
     Path("x.sh").write_text("#!/bin/sh\n")
     silent = [f"--{option}" for option in grammar.said_nothing if not grammar.kinds[option]]

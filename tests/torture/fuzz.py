@@ -22,11 +22,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from typing import Any, NoReturn
-from unittest.mock import patch
 
 TESTS = Path(__file__).parents[1]
 sys.path.insert(0, str(TESTS))
 
+from drfd.client.connection import Connection  # noqa: E402
 from drfd.common import indices, units  # noqa: E402
 from drfd.common.errors import ConfigError, DrfdError, Refused  # noqa: E402
 from drfd.core.model.job import Actor  # noqa: E402
@@ -36,9 +36,9 @@ from drfd.launcher import attempt_files, protocol  # noqa: E402
 from drfd.launcher.confinement import cgroup_files  # noqa: E402
 from drfd.protocol import codec  # noqa: E402
 from drfd.protocol import requests as messages  # noqa: E402
-from drfd_cli import options, output  # noqa: E402
-from drfd_cli.commands import submit  # noqa: E402
+from drfd_cli import output  # noqa: E402
 from drfd_cli.slurm import sbatch_options  # noqa: E402
+from drfd_cli.submission.job_line import directives  # noqa: E402
 from drfd_experiments.alloc import read_spec  # noqa: E402
 
 CORPUS = TESTS / "data" / "fuzz"
@@ -98,7 +98,7 @@ def config(data: bytes) -> None:
         _check_line(error, data)
 
 
-def _no_job() -> NoReturn:
+def _no_job(path: Path) -> NoReturn:
     """In place of a daemon, which is asked for the jobs that a line names."""
     raise Refused("no-job", "there is no job of this name")
 
@@ -106,8 +106,8 @@ def _no_job() -> NoReturn:
 def script(data: bytes) -> None:
     """A job script with #DRF lines, and with lines of Slurm."""
     text = data.decode(errors="replace")
-    with _refusals(), patch.object(options, "connect", _no_job):
-        submit.directives(text, "job.sh", check=submit.check_options)
+    with _refusals():
+        directives(text, "job.sh", Connection("/none/drfd.sock", start=_no_job))
     with _refusals():
         wanted = sbatch_options.read_lines(text.replace("#DRF", "#SBATCH"), "job.sh")
         if wanted is not None:

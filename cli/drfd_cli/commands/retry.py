@@ -10,7 +10,6 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from drfd.client.connection import Connection
 from drfd.client.option_values import fields_of
@@ -19,10 +18,11 @@ from drfd.client.words import Ref, parse_id
 from drfd.common.errors import DrfdError, Refused, Unavailable
 from drfd.common.indices import read_array, show_numbers
 from drfd.payload.pack import output_fields
-from drfd.protocol.job_options import BY_KEY, OPTIONS, of_field
+from drfd.protocol.job_options import OPTIONS, of_field
 from drfd_cli import output
 from drfd_cli.options import connect, group_option, in_group, job_ids, prints_result
 from drfd_cli.output import Result, pick
+from drfd_cli.submission.job_line import WrongWords, only_options, remarks, values_of
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import RepeatView, SubmissionReply, SubmitReply
@@ -49,18 +49,18 @@ def _parse_with(context: click.Context, param: click.Parameter, texts: tuple[str
     try:
         words = [word for text in texts for word in shlex.split(text)]
         at = words.index("--") if "--" in words else len(words)
-        changes, argv = read_changes(words[:at], takes_wrap=True), words[at + 1 :]
+        changes, argv = read_changes(words[:at], connect(), takes_wrap=True), words[at + 1 :]
         if at == len(words):
             return changes
         if not argv:
-            raise click.UsageError("there is no command behind --")
+            raise WrongWords("there is no command behind --")
         if "argv" in changes.fields:
-            raise click.UsageError("--wrap has a command in its line; leave out the other")
+            raise WrongWords("--wrap has a command in its line; leave out the other")
         return replace(changes, fields={**changes.fields, "argv": argv})
+    except WrongWords as error:
+        raise click.BadParameter(str(error)) from None
     except ValueError as error:
         raise click.BadParameter(f"{error}: {' '.join(texts)}") from None
-    except click.ClickException as error:
-        raise click.BadParameter(error.format_message()) from None
 
 
 @click.command("retry")
@@ -438,33 +438,26 @@ def _merged(before: Mapping[str, Any], wish: Mapping[str, Any]) -> dict[str, Any
     return found
 
 
-def read_changes(words: list[str], *, takes_wrap: bool = False) -> Edits:
+def read_changes(words: list[str], client: Connection, *, takes_wrap: bool = False) -> Edits:
     """Return the changes that options of `drf submit` make; of --wrap another command, if that is
-    taken. Raises ClickException."""
-    from drfd_cli.commands.submit import command as submit
-    from drfd_cli.commands.submit import context_of
-
-    context = context_of(words, "only options of drf submit can stand here")
-    given = {
-        name: value
-        for name, value in context.params.items()
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    }
-    del given["command"]
-    export = given.pop("export", ())
-    wrap = given.pop("wrap", None) if takes_wrap else None
+    taken. Raises WrongWords."""
+    given = only_options("submit", words)
+    values = values_of(given, client)
+    wrap = values.pop("wrap", None) if takes_wrap else None
     if wrap is not None and not wrap.strip():
-        raise click.UsageError("--wrap is empty")
-    for param in submit.params:
-        if param.name in given and param.name not in BY_KEY:
-            raise click.UsageError(f"{param.opts[-1]} is no property of a job")
-    found = fields_of(given)
+        raise WrongWords("--wrap is empty")
+    for option in given.texts:
+        if option.key in values and option not in OPTIONS:
+            raise WrongWords(f"{option.flag} is no property of a job")
+    for text in remarks(given):
+        output.say(text)
+    found = fields_of(values)
     if "stdout" in found or "stderr" in found:
         # As in a first submission: the errors go to the file of the output.
         found |= output_fields(found)
     if wrap is not None:
         found["argv"] = ["sh", "-c", wrap]
-    return Edits(found, tuple(export or ()))
+    return Edits(found, tuple(values.get("export", ())))
 
 
 def retry_line(label: str, options: Iterable[str]) -> str:

@@ -1,7 +1,5 @@
 """drf run: a job attached to this terminal, from its submission to its end. drf profile: such a run
 with ample resources, and the demand that fits it. drf attach: back to the terminal of a job.
-
-An ordinary `drf run` takes a shorter way (`drfd_cli.quick`), and does the same.
 """
 
 from __future__ import annotations
@@ -11,8 +9,7 @@ import os
 import shlex
 import socket
 import sys
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -24,11 +21,12 @@ from drfd.common.units import Range, show_duration, show_need, show_size
 from drfd.linux.sealed import receive
 from drfd.linux.unix_sockets import connect_in_line, peer_of, without_limits
 from drfd_cli import output
-from drfd_cli.commands.submit import fields, warn
 from drfd_cli.options import GroupedHelp, JobCommand, connect, escape_option, job_id, job_options
-from drfd_cli.terminal.attached import Attendance, attend, is_interactive
+from drfd_cli.submission import job_line, sending
+from drfd_cli.submission.job_line import JobLine
+from drfd_cli.terminal.attached import Attendance, is_interactive
 from drfd_cli.terminal.keeper import HANG_UP, LEAVE, MESSAGE_BYTES, TAKEN, place_of
-from drfd_cli.terminal.pty import AttachSocket, catch_signals
+from drfd_cli.terminal.pty import catch_signals
 from drfd_cli.terminal.relay import PtyRelay, Terminal
 
 if TYPE_CHECKING:
@@ -37,10 +35,8 @@ if TYPE_CHECKING:
 
 @click.command("run", cls=JobCommand, context_settings={"allow_interspersed_args": False})
 @job_options("run")
-@click.option("-q", "--quiet", is_flag=True, help="Do not say why it waits.")
-@escape_option
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def command(command: tuple[str, ...], **asked: Any) -> int:
+def command(words: Sequence[str]) -> int:
     """Run a job and wait for it: its input and output are this terminal's, its exit code becomes
     the exit code.
 
@@ -50,34 +46,12 @@ def command(command: tuple[str, ...], **asked: Any) -> int:
 
     In a pipe the job gets input and output as they are, and ^C stops it.
     """
-    return run_attached(connect(), command, **asked)["status"]
-
-
-def run_attached(
-    client: Connection, command: tuple[str, ...], *, quiet: bool = False, escape: str = "~",
-    no_warnings: bool = False, **asked: Any,
-) -> JobView:  # fmt: skip
-    """Submit the command, relay its terminal until it has ended, and return the ended job."""
-    signals = catch_signals()
-    attach_socket = AttachSocket()
-
-    def submit() -> int:
-        request = client.addressed(fields(command, attach=attach_socket.path, **asked))
-        if not no_warnings:
-            warn(request)
-        reply = client.submit(**request)
-        for text in () if no_warnings else reply.get("notes", ()):
-            output.say(output.clean(text, 1000))
-        return reply["id"]
-
-    return attend(client, attach_socket, signals, submit, is_quiet=quiet, escape=escape)
+    return sending.run(words, connect())
 
 
 # -- drf profile -------------------------------------------------------------------------------
 
 
-#: Returns the fields of the submission with these cores and memory.
-_FieldsWith = Callable[..., dict[str, object]]
 #: Most attempts to find a demand with which the job would start now; each halves the last one.
 _TRIES = 8
 #: Least demand that is tried: thousandths of a core, and bytes.
@@ -86,64 +60,54 @@ _LEAST_CORES, _LEAST_MEMORY = 1000, 1 << 30
 _STEP = 16 << 20
 
 
-@click.command("profile", context_settings={"allow_interspersed_args": False})
+@click.command("profile", cls=JobCommand, context_settings={"allow_interspersed_args": False})
 @job_options("profile")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def profile(
-    command: tuple[str, ...], *, cores: int | Range | None, memory: int | None, no_warnings: bool,
-    **asked: Any,
-) -> int:  # fmt: skip
+def profile(words: Sequence[str]) -> int:
     """Run a command once as a job, attached as `drf run` does it, with all that is free for you
     now, or what -c and -m say; then print, among its errors, the `drf submit` line that fits it."""
     client = connect()
-    # As with its terminal, it runs on the daemon's own machine, if there are several.
-    with_terminal = partial(fields, command, attach="/", **asked)
-    asked |= _generous(client, with_terminal, cores, memory)
-    ended = run_attached(client, command, no_warnings=no_warnings, **asked)
-    _tell(client, ended, command)
+    line = job_line.read("profile", words, client)
+    _choose_demand(line, client)
+    ended = sending.attached(line, client)
+    _tell(client, ended, line.argv)
     return ended["status"]
 
 
-def _generous(
-    client: Connection,
-    fields_with: _FieldsWith,
-    asked_cores: int | Range | None,
-    asked_mem: int | None,
-) -> dict[str, Any]:
-    """Return cores and memory as asked for or, where a job does not declare them, chosen: all that
-    is free is tried first, then a half, a quarter, …, until the job would start now, because limits
-    of pools and reservations may forbid more."""
+def _choose_demand(line: JobLine, client: Connection) -> None:
+    """Choose cores and memory where the job does not declare them: all that is free is tried first,
+    then a half, a quarter, …, until the job would start now, because limits of pools and
+    reservations may forbid more."""
+    asked_cores, asked_mem = line.values["cores"], line.values["memory"]
     free = client.request("shares")["free"]
     cores = max(_LEAST_CORES, round(free["cores"]) * 1000)
     memory = max(_LEAST_MEMORY, free["memory"] // _STEP * _STEP)
-    found: dict[str, Any] = {}
     if round(free["cores"]) > free["cores"]:
         cores = max(_LEAST_CORES, cores - 1000)
     for _ in range(_TRIES):
-        found = {
-            "cores": cores if asked_cores is None else asked_cores,
-            "memory": memory if asked_mem is None else asked_mem,
-        }
+        line.values["cores"] = cores if asked_cores is None else asked_cores
+        line.values["memory"] = memory if asked_mem is None else asked_mem
         is_least = (cores, memory) == (_LEAST_CORES, _LEAST_MEMORY)
-        if is_least or _starts_now(client, fields_with, found):
+        if is_least or _starts_now(client, line):
             break
         cores = max(_LEAST_CORES, cores // 2000 * 1000)
         memory = max(_LEAST_MEMORY, memory // (2 * _STEP) * _STEP)
-    least = found["cores"].least if isinstance(found["cores"], Range) else found["cores"]
-    shown = (show_need("cores", least), show_need("memory", found["memory"]))
+    chosen = line.values["cores"]
+    least = chosen.least if isinstance(chosen, Range) else chosen
+    shown = (show_need("cores", least), show_need("memory", line.values["memory"]))
     output.say(f"measured with {' and '.join(shown)}")
-    return found
 
 
-def _starts_now(client: Connection, fields_with: _FieldsWith, found: dict[str, int]) -> bool:
+def _starts_now(client: Connection, line: JobLine) -> bool:
     try:
-        forecast = client.forecast(**fields_with(**found))
+        # As with its terminal, it runs on the daemon's own machine, if there are several.
+        forecast = client.forecast(**sending.request_of(line, attach="/"))
     except Refused:
         return False
     return forecast["reason"] is None
 
 
-def _tell(client: Connection, ended: JobView, command: tuple[str, ...]) -> None:
+def _tell(client: Connection, ended: JobView, command: Sequence[str]) -> None:
     past = {"ids": [ended["id"]]}
     reply = client.request("report", by="job", least=1, past=past)
     if not reply["rows"]:

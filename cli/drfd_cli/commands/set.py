@@ -9,8 +9,9 @@ import subprocess
 import sys
 import tempfile
 import time as clock
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ import click
 
 from drfd.client.connection import Connection
 from drfd.client.option_values import fields_of, words_of
+from drfd.client.option_values import read as read_value
 from drfd.client.words import Ref
 from drfd.common.errors import DrfdError, Refused
 from drfd.common.units import parse_duration, show_duration
@@ -37,6 +39,8 @@ from drfd_cli.options import (
     parse_new_start,
 )
 from drfd_cli.output import Result
+from drfd_cli.submission.job_line import WrongWords, shell_words
+from drfd_cli.which_job import read_after
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import JobView, ShowReply, SubmissionReply
@@ -167,14 +171,19 @@ def _end_line(reply: ShowReply) -> str | None:
 
 #: Options with other names here, because those of `drf submit` select jobs.
 _NAMES = {"name": ("--rename", "rename"), "group": ("--group", "into")}
-_READERS = {"limit": _parse_limit, "begin": parse_new_start}
+_READERS: dict[str, Callable[[str], Any]] = {
+    "limit": _parse_limit, "begin": parse_new_start, "after": partial(read_after, connect),
+}  # fmt: skip
 
 
 def _changing(function: F) -> F:
     """Add the options of a job that can be changed."""
     options = (
         click_option(
-            each, *_NAMES.get(each.key, ()), about=each.in_set, read=_READERS.get(each.kind)
+            each,
+            *_NAMES.get(each.key, ()),
+            about=each.in_set,
+            read=_READERS.get(each.kind, partial(read_value, each)),
         )
         for each in OPTIONS
         if each.in_set
@@ -263,8 +272,8 @@ def edit(job_id: Ref) -> None:
     reply = client.submission(job_id)
     _refuse_unfit(reply)
     text = _written(reply)
-    before = _read(text)
-    found = _edited(text, reply["label"])
+    before = _read(text, client)
+    found = _edited(text, reply["label"], client)
     if found is None or found == before:
         then = "stays as it is" if reply["live"] else "is not submitted; drf retry does that"
         output.say(f"nothing was changed; job {reply['label']} {then}")
@@ -347,7 +356,7 @@ def _conditions(reply: SubmissionReply) -> dict[str, Any]:
     return {name: told[name] for name in _CONDITIONS if name in told}
 
 
-def _read(text: str) -> Edits:
+def _read(text: str, client: Connection) -> Edits:
     """Read an edited file: all its options as changes, and its command as the words. Raises Refused
     with the line of an error."""
     words: list[str] = []
@@ -361,11 +370,10 @@ def _read(text: str) -> Edits:
             is_quoted = _ends_in_quotes(command)
         elif line.startswith(_MARK.rstrip()):
             try:
-                options = shlex.split(line[len(_MARK) - 1 :], comments=True)
-                read_changes(options)
-            except (ValueError, click.ClickException) as error:
-                what = error.format_message() if isinstance(error, click.ClickException) else error
-                raise Refused("bad-value", f"line {number}: {what}") from None
+                options = shell_words(line[len(_MARK) - 1 :])
+                read_changes(options, client)
+            except ValueError as error:
+                raise Refused("bad-value", f"line {number}: {error}") from None
             words += options
         elif line.strip() and not line.startswith("#"):
             first = first or number
@@ -378,9 +386,9 @@ def _read(text: str) -> Edits:
     if not argv:
         raise Refused("no-command", "there is no command")
     try:
-        return replace(read_changes(words), words=tuple(argv))
-    except click.ClickException as error:
-        raise Refused("bad-value", error.format_message()) from None
+        return replace(read_changes(words, client), words=tuple(argv))
+    except WrongWords as error:
+        raise Refused("bad-value", str(error)) from None
 
 
 def _ends_in_quotes(command: list[str]) -> bool:
@@ -392,7 +400,7 @@ def _ends_in_quotes(command: list[str]) -> bool:
     return False
 
 
-def _edited(text: str, label: str) -> Edits | None:
+def _edited(text: str, label: str, client: Connection) -> Edits | None:
     """Have the user edit the text until it can be read. Returns None if it is unchanged."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     with tempfile.TemporaryDirectory(prefix="drf-edit-") as place:
@@ -413,7 +421,7 @@ def _edited(text: str, label: str) -> Edits | None:
             if now == text:
                 return None
             try:
-                return _read(now)
+                return _read(now, client)
             except Refused as error:
                 if not sys.stdin.isatty():
                     raise Refused(error.code, f"{error.text}; job {label} stays as it is") from None

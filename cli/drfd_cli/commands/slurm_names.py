@@ -25,8 +25,7 @@ from drfd.common.signals import FIRST, REST
 from drfd.payload.environment import output_directory
 from drfd.protocol.job_options import options_of
 from drfd_cli import output
-from drfd_cli.commands import submit
-from drfd_cli.options import call_of, connect
+from drfd_cli.options import connect
 from drfd_cli.slurm import SLURM_NAMES, data, fields, known, lookup, records
 from drfd_cli.slurm.batch_script import host_name, resolve
 from drfd_cli.slurm.grammar import (
@@ -43,6 +42,8 @@ from drfd_cli.slurm.grammar import (
     slurm_command,
 )
 from drfd_cli.slurm.sbatch_options import Translation, in_slurms_words, read_lines, translate
+from drfd_cli.submission import job_line, sending
+from drfd_cli.submission.job_line import WrongWords
 
 # -- submitting --------------------------------------------------------------------------------
 
@@ -62,47 +63,45 @@ def sbatch(words: list[str]) -> int:
     elif rest and rest[0] != "-":
         script, name = _script(rest[0]), os.path.basename(rest[0])
     else:
-        script, name = submit.read_standard_input(), "sbatch"
+        script, name = job_line.read_standard_input(), "sbatch"
         if not script:
             raise Refused("no-script", "standard input has no script")
+    client = connect()
     lines: dict[str, Given] = {}
     own: list[str] = []
     if script is not None:
-        shown = submit.STANDARD_INPUT if rest[:1] in ([], ["-"]) else rest[0]
+        shown = job_line.STANDARD_INPUT if rest[:1] in ([], ["-"]) else rest[0]
         lines = read_lines(script, shown) or {}
-        own = submit.directives(script, shown, check=submit.check_options)
+        own = job_line.directives(script, shown, client)
     typed, (told, unknown) = options, SBATCH.from_environment()
     # The command line wins over variables, these over #DRF lines, and these over #SBATCH lines.
     options = told | typed
     made = translate(lines | options, host_name())
     made.unsupported += unknown
     try:
-        submit.check_options(made.words)
-    except click.ClickException as error:
-        raise Refused("bad-value", f"sbatch: {in_slurms_words(error.format_message())}") from None
+        job_line.check_options(made.words, client)
+    except WrongWords as error:
+        raise Refused("bad-value", f"sbatch: {in_slurms_words(str(error))}") from None
     usual = "slurm-%A_%a.out" if "array" in lines | options else "slurm-%j.out"
     where = "." if made.directory is None else made.directory.value
     usual = output_directory(where, os.environ) + usual
     last = translate(options, host_name()).words if own else []
     asked = ["-n", name, "-o", usual, *made.words, *own, *last]
-    context = click.get_current_context()
-    call = call_of(context)
-    call.slurm = made
-    call.shown = "{}" if "parsable" in options else "Submitted batch job {}"
+    if script is None:
+        command = ["sh", "-c", job_line.checked_wrap(options["wrap"].value)]
+    else:
+        command = [shown, *rest[1:]]
+    job = job_line.line_of("submit", [*asked, "--", *command], client)
+    job.script, job.slurm = script, made
+    printed = "{}" if "parsable" in options else "Submitted batch job {}"
     if "quiet" in options and "parsable" not in options:
-        call.shown = ""
-    command = ["--wrap", options["wrap"].value] if script is None else ["--", shown, *rest[1:]]
-    with submit.command.make_context("sbatch", [*asked, *command], parent=context) as inner:
-        call.program = (
-            submit.program(inner, []) if script is None else (inner.params["command"], script)
-        )
-        status: int = submit.command.invoke(inner)
-    return status
+        printed = ""
+    return sending.queue(job, client, shown=printed)
 
 
 def _script(name: str) -> str:
     try:
-        return submit.read_script(name)
+        return job_line.read_script(name)
     except Refused as error:
         hint = error.hint
         if os.path.sep not in name and shutil.which(name):
@@ -154,15 +153,15 @@ def srun(words: list[str]) -> int:
 
 def _run(name: str, made: Translation, command: list[str]) -> int:
     """Run a command as a job of its own, attached to this terminal."""
-    from drfd_cli.commands import run
-
     chosen, left = _for_run(made)
     made.unsupported += left
     client = connect()
-    with run.command.make_context(name, [*chosen, "--", *command]) as inner:
-        asked = resolve(made, {**inner.params, "slurm": made}, client, None)
-    argv = asked.pop("command")
-    return int(run.run_attached(client, argv, **asked)["status"])
+    try:
+        line = job_line.line_of("run", [*chosen, "--", *command], client)
+    except WrongWords as error:
+        raise Refused("bad-value", f"{name}: {in_slurms_words(str(error))}") from None
+    line.values = resolve(made, line.values, client, None)
+    return sending.attached(line, client, slurm=made)["status"]
 
 
 def _words_of_step(options: Mapping[str, Given], made: Translation) -> list[str]:

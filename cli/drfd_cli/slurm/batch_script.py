@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from drfd.client.connection import Connection, count_resources
@@ -21,7 +21,10 @@ from drfd_cli.slurm.grammar import refusal
 from drfd_cli.slurm.sbatch_options import (
     Translation,
     environment,
+    in_slurms_words,
     missing_commands,
+    read_lines,
+    translate,
 )
 
 if TYPE_CHECKING:
@@ -42,6 +45,23 @@ _FUNCTION = (
 
 def host_name() -> str:
     return os.uname().nodename.partition(".")[0]
+
+
+def lines_of(script: str, name: str, check: Callable[[list[str]], None]) -> Translation | None:
+    """Return what the #SBATCH lines of a script ask for, or None if it has none. `check` raises
+    ValueError for words that are no options of `drf submit`. Raises Refused."""
+    options = read_lines(script, name)
+    if options is None:
+        return None
+    made = translate(options, host_name())
+    try:
+        check(made.words)
+    except ValueError as error:
+        hint = "drf submit --ignore-sbatch leaves out these lines"
+        raise Refused(
+            "bad-value", f"{name}: #SBATCH {in_slurms_words(str(error))}", hint=hint
+        ) from None
+    return made
 
 
 def resolve(

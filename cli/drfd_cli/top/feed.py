@@ -108,7 +108,7 @@ def _retry(connection: Connection, labels: Sequence[str]) -> ActionResult:
     for label in labels:
         try:
             again = submit_again(
-                connection, _refs("cancel", label), read_changes([]), say=said.append
+                connection, _refs("cancel", label), read_changes([], connection), say=said.append
             )  # fmt: skip
         except Unavailable:
             raise
