@@ -46,8 +46,8 @@ from drfd.launcher.runner.failures import failure_of
 from drfd.launcher.system import process
 from drfd.linux.sealed import seal
 from drfd.linux.unix_sockets import at_socket
-from drfd.payload import pack as payload
 from drfd.payload import unpack
+from drfd.payload.pack import of_request
 from drfd.payload.unpack import LaunchPayload
 from instance import parent_of as parent_of
 from instance import patient, wait_for
@@ -113,10 +113,11 @@ class Asked(LaunchOrder):
     def data(self) -> bytes:
         if self.payload is not None:
             return self.payload
-        return b"".join(payload.encode(
-            argv=self.argv, cwd=self.cwd, umask=self.umask, stdout=self.stdout, stderr=self.stderr,
-            env=self.env, script=self.script, attach=self.attach, notify=self.notify,
-        ))  # fmt: skip
+        return of_request({
+            "argv": self.argv, "cwd": self.cwd, "umask": self.umask, "stdout": self.stdout,
+            "stderr": self.stderr, "env": self.env, "script": self.script, "attach": self.attach,
+            "notify": {"argv": self.notify},
+        })  # fmt: skip
 
 
 def order(*argv: str, cwd: Path, **changes: Any) -> Asked:

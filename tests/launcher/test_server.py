@@ -385,6 +385,49 @@ def test_a_frozen_job_stands_still_with_all_it_has_started_until_it_is_thawed(co
     assert ended(controller) == (9, None)
 
 
+#: Writes down each signal that it gets.
+HEARS = (
+    "trap 'echo 1 >> heard' USR1; trap 'echo 2 >> heard' USR2; echo $$ > pid; "
+    "while :; do sleep 0.01; done"
+)
+
+
+def hears(work: Path, *numbers: str) -> None:
+    """The job has got just these, in whatever order."""
+    heard = work / "heard"
+    until(
+        f"signals {numbers}",
+        lambda: heard.exists() and sorted(heard.read_text().split()) == sorted(numbers),
+    )
+
+
+def test_a_signal_that_is_told_again_is_not_sent_again(controller, work):
+    begin(controller, work, HEARS)
+    pid_in(work / "pid")
+    for _ in range(2):
+        signals(controller, 1, signal.SIGUSR1)
+        controller.list()
+        hears(work, "1")
+    signals(controller, 3, signal.SIGUSR1, signal.SIGUSR2, signal.SIGUSR1)
+    hears(work, "1", "1", "2")
+
+
+def test_a_freeze_drops_the_signals_that_wait_for_their_turn(controller, work):
+    """Each is sent to a frozen job and then thaws it: a suspended job ran on, in nobody's account.
+    After a thaw the controller sends them again."""
+    begin(controller, work, HEARS)
+    pid = pid_in(work / "pid")
+    with controller.at_once():
+        signals(controller, 1, signal.SIGUSR1)
+        controller.ask("freeze")
+    controller.take("frozen", id=1, attempt=1)
+    time.sleep(0.1)
+    assert state_of(pid) in ("T", "D") and not (work / "heard").exists()
+    controller.ask("thaw")
+    signals(controller, 1, signal.SIGUSR1)
+    hears(work, "1")
+
+
 #: Freezing takes until a file is there: as if a process slept where no signal reaches it.
 SLOW = (
     "import os; from drfd.launcher.confinement.unconfined import Unconfined as U\n"

@@ -14,10 +14,6 @@ import pytest
 from drfd.common.owner import Owner
 from drfd.launcher import attempt_files
 from drfd.launcher import signalling as module
-from drfd.launcher.protocol import (
-    SignalOrder,
-)
-from drfd.launcher.server import Launcher
 from drfd.launcher.signalling import Ending, Endings, Freezing, Pace, Signalling
 from fakes import Clock
 from launcher.rig import order
@@ -123,32 +119,6 @@ def signals(directory, sent, clock) -> Signalling:
         )
     )
     return Signalling(place, directory, Pace())
-
-
-def test_what_is_told_again_is_not_sent_again_and_what_nobody_knows_is_not_kept(signals, sent):
-    launcher: Any = SimpleNamespace(_known={A}, _signalling=signals)
-    for key, count, numbers in ((B, 1, (10,)), (A, 1, (10,)), (A, 1, (10,)), (A, 3, (10, 12, 10))):
-        asked = SignalOrder(id=key[0], attempt=key[1], count=count, signals=numbers)
-        Launcher._handle(launcher, "signal", asked, -1)
-        signals.run_due()
-    assert sent == [(A, "SIGUSR1"), (A, "SIGUSR2"), (A, "SIGUSR1")]
-    assert signals.pause_s() is None
-
-
-def test_a_freeze_drops_the_signals_that_wait_for_their_turn(signals, sent):
-    """Each is sent to a frozen job and then thaws it: a suspended job ran on, in nobody's account.
-    After a thaw the controller sends them again."""
-    froze: list[attempt_files.Key] = []
-    launcher: Any = SimpleNamespace(
-        _known={A}, _signalling=signals, _freezing=SimpleNamespace(freeze=froze.append)
-    )
-    signals.add(A, 1, (10,))
-    Launcher._freeze(launcher, A)
-    signals.run_due()
-    assert (sent, froze) == ([], [A])
-    signals.add(A, 1, (10,))
-    signals.run_due()
-    assert sent == [(A, "SIGUSR1")]
 
 
 def test_signals_that_wait_are_sent_in_turns_and_the_same_one_once(
