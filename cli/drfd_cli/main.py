@@ -97,7 +97,8 @@ _SHARED_MODULES = {
     "nodes": "shares",
     "why": "show",
     "report": "history",
-    **dict.fromkeys(_HIDDEN[:8], "slurm_names"),
+    **dict.fromkeys(("sbatch", "srun", "salloc"), "slurm_names"),
+    **dict.fromkeys(("squeue", "scancel", "sinfo", "sacct", "seff"), "slurm_lists"),
     **dict.fromkeys(_HIDDEN[9:-1], "slurm_accounting"),
     "slurm-names": "slurm_names",
 }

@@ -13,7 +13,7 @@ from canned import CannedDaemon, Message, refusal
 from cli.drf import LIGHT_DRF, Result
 from drfd.common.signals import FIRST, REST
 from drfd.core.explain.waits import ArrayLimit, Draining, HeldBy
-from drfd_cli.commands import slurm_names
+from drfd_cli.commands import slurm_lists, slurm_names
 from drfd_cli.slurm import SLURM_NAMES, fields, grammar
 
 SCRIPTS = Path(__file__).parent.parent / "data" / "slurm"
@@ -198,12 +198,12 @@ def test_a_job_that_has_ended_is_not_in_the_queue(drf, daemon, ended, monkeypatc
     past = ended("FAILED", 3, id=7)
     daemon.replies["status"]["jobs"] = [past]
     at_s = past["ended_at"]
-    monkeypatch.setattr(slurm_names.time, "time", lambda: at_s + 100)
+    monkeypatch.setattr(slurm_lists.time, "time", lambda: at_s + 100)
     result = drf("squeue", *words)
     assert (result.code, result.err) == (0, "")
     assert len(result.out.splitlines()) == (0 if "-h" in words else 1)
     assert " F " in drf("squeue", *words, "-t", "all").out
-    monkeypatch.setattr(slurm_names.time, "time", lambda: at_s + 1000)
+    monkeypatch.setattr(slurm_lists.time, "time", lambda: at_s + 1000)
     assert drf("squeue", *words) == Result(1, "", INVALID)
     daemon.replies["status"] = refuse(code="no-such-job", text="there is no job 8")
     assert drf("squeue", "-h", "-j", "8,9").code == 0
@@ -213,7 +213,7 @@ def test_a_job_that_has_ended_is_not_in_the_queue(drf, daemon, ended, monkeypatc
 def test_squeue_shows_what_has_just_ended(lines, queue, ended, monkeypatch):
     """As soon as it is asked for states of ended jobs."""
     queue.replies["history"] = {"jobs": [ended("FAILED", 3, id=7)], "after": None}
-    monkeypatch.setattr(slurm_names.time, "time", lambda: 1_700_000_200.0)
+    monkeypatch.setattr(slurm_lists.time, "time", lambda: 1_700_000_200.0)
     assert lines("squeue -h -t all -o %i")[-1] == "7"
     assert lines("squeue -h -t CD,F -o %i:%t") == ["7:F"]
     assert [each["past"]["since_s"] for each in queue.asked("history")] == [1_699_999_900.0] * 2
@@ -278,7 +278,7 @@ def test_squeue_repeats_itself(drf, queue, monkeypatch):
         if len(slept) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(slurm_names.time, "sleep", sleep)
+    monkeypatch.setattr(slurm_lists.time, "sleep", sleep)
     result = drf("squeue", "-i", "5", "-h", "-o", "%i", "-u", "bob")
     assert (result.out.split().count("50"), slept) == (2, [5, 5])
 

@@ -16,11 +16,10 @@ from drfd.common.errors import Refused
 from drfd.common.indices import MAX_TASKS
 from drfd.common.units import MAIN
 from drfd_cli import output
-from drfd_cli.commands.slurm_names import known_jobs, steps_of
+from drfd_cli.commands.slurm_lists import known_jobs, steps_of
 from drfd_cli.habits import HABITS
 from drfd_cli.options import connect
-from drfd_cli.slurm import data, fields, known
-from drfd_cli.slurm.batch_script import host_name
+from drfd_cli.slurm import data, fields, host_name, known
 from drfd_cli.slurm.grammar import (
     SCONTROL,
     SLURM_VERSION,

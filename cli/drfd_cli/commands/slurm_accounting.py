@@ -14,10 +14,9 @@ from drfd.client.words import parse_ids, parse_past
 from drfd.common.errors import Refused
 from drfd.common.units import MAIN
 from drfd_cli import output
-from drfd_cli.commands.slurm_names import columns, known_jobs, print_table, steps_of
+from drfd_cli.commands.slurm_lists import columns, known_jobs, print_table, steps_of
 from drfd_cli.options import connect
-from drfd_cli.slurm import data, fields, known, lookup
-from drfd_cli.slurm.batch_script import host_name
+from drfd_cli.slurm import data, fields, host_name, known, lookup
 from drfd_cli.slurm.grammar import (
     SACCTMGR,
     SDIAG,

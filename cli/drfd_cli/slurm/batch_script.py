@@ -16,7 +16,7 @@ from drfd.common.errors import Refused
 from drfd.common.units import MAIN, show_cores, show_duration, show_size
 from drfd.payload.environment import DEFAULT_PATH
 from drfd_cli import output
-from drfd_cli.slurm import SLURM_NAMES
+from drfd_cli.slurm import SLURM_NAMES, host_name
 from drfd_cli.slurm.grammar import refusal
 from drfd_cli.slurm.sbatch_options import (
     Translation,
@@ -41,10 +41,6 @@ _FUNCTION = (
     '() {{ if type -P {name} >/dev/null; then command {name} "$@"; '
     'else "{names}/{name}" "$@"; fi\n}}'
 )
-
-
-def host_name() -> str:
-    return os.uname().nodename.partition(".")[0]
 
 
 def lines_of(script: str, name: str, check: Callable[[list[str]], None]) -> Translation | None:

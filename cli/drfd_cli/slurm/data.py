@@ -14,8 +14,7 @@ import click
 
 from drfd.client.connection import Connection
 from drfd.common.signals import name_of
-from drfd_cli.slurm import fields
-from drfd_cli.slurm.batch_script import host_name
+from drfd_cli.slurm import fields, host_name
 from drfd_cli.slurm.grammar import SLURM_VERSION
 from drfd_cli.slurm.lookup import NodeInfo
 

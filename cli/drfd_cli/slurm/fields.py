@@ -16,8 +16,7 @@ import click
 
 from drfd.common.units import MAIN
 from drfd_cli import output
-from drfd_cli.slurm import known
-from drfd_cli.slurm.batch_script import host_name
+from drfd_cli.slurm import host_name, known
 from drfd_cli.tables.columns import PAST_JOBS
 
 if TYPE_CHECKING:

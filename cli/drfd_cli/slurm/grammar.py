@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from textwrap import fill
 from typing import NamedTuple
 
 import click
@@ -324,6 +323,8 @@ def slurm_command(
             if words[0] not in helps:
                 click.echo(version())
                 return None
+            from textwrap import fill
+
             parts = [f"Usage: {grammar.name} {usage}", f"{text[0].upper()}{text[1:]}."]
             for part in (*parts, *grammar.help(), *more()):
                 click.echo(f"{fill(part, 100, break_on_hyphens=False)}\n")

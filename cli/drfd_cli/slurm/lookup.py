@@ -18,10 +18,8 @@ import click
 from drfd.client.connection import Connection, count_resources
 from drfd.common.errors import Refused
 from drfd.common.units import MAIN
-from drfd.linux.user_database import written_name
 from drfd_cli import output
-from drfd_cli.slurm import fields, known
-from drfd_cli.slurm.batch_script import host_name
+from drfd_cli.slurm import fields, host_name, known
 from drfd_cli.slurm.grammar import SLURM_VERSION, parts
 
 #: Options by their long names, each with its values.
@@ -55,6 +53,9 @@ def check_partitions(client: Connection, names: Iterable[str]) -> None:
 def user_names(client: Connection, words: Iterable[str]) -> list[str]:
     """Return the names of users, of whom some may be given by number. Raises Refused for those whom
     neither this machine nor the daemon knows."""
+    # Imported here because it takes long to load.
+    from drfd.linux.user_database import written_name
+
     found = []
 
     def there() -> set[str]:

@@ -19,7 +19,7 @@ from drfd.common.errors import Refused
 from drfd.payload.environment import DEVICE_LISTS, SLOTS, may_set, thread_defaults
 from drfd.payload.unpack import filled
 from drfd_cli import output
-from drfd_cli.slurm.batch_script import host_name
+from drfd_cli.slurm import host_name
 from drfd_cli.slurm.grammar import SRUN, Given, Options
 from drfd_cli.slurm.records import Record
 from drfd_cli.slurm.sbatch_options import (

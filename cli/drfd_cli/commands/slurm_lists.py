@@ -1,0 +1,502 @@
+"""Slurm's lists, squeue, sacct, seff and sinfo, and scancel, as far as one machine has them.
+
+Their options are read as Slurm reads them; those without a meaning here are ignored.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from operator import itemgetter
+from signal import SIGKILL
+from typing import Any
+
+import click
+
+from drfd.client.connection import Connection
+from drfd.client.words import Ref, parse_ids, parse_past, parse_signal
+from drfd.common.errors import Refused
+from drfd.common.signals import FIRST, REST
+from drfd_cli import output
+from drfd_cli.options import connect
+from drfd_cli.slurm import data, fields, known, lookup
+from drfd_cli.slurm.grammar import SACCT, SCANCEL, SEFF, SINFO, SQUEUE, parts, slurm_command
+
+# -- looking -----------------------------------------------------------------------------------
+
+
+@slurm_command(
+    SQUEUE, "list the jobs that wait and run, as `drf status` does", has_short_help=False
+)
+def squeue(words: list[str]) -> int:
+    found = SQUEUE.read_options(words)
+    if _tells_words(found, fields.SIGNS, fields.WORDS, known.STATES):
+        return 0
+    return _repeated(found, _list_queue)
+
+
+def _tells_words(
+    found: Mapping[str, object], signs: Iterable[str], words: Iterable[str], states: Iterable[str]
+) -> bool:
+    """Print the words that may be chosen from, if that is asked for; return whether it is."""
+    there = {
+        "helpformat": [f"%{sign}" for sign in signs if len(sign) == 1],
+        "helpFormat": sorted(words), "helpstate": states,
+    }  # fmt: skip
+    asked = there.keys() & found.keys()
+    for option in asked:
+        click.echo(" ".join(there[option]))
+    return bool(asked)
+
+
+def _repeated(
+    found: Mapping[str, list[str]], once: Callable[[Mapping[str, list[str]]], int]
+) -> int:
+    """Print a list, or again and again, as --iterate asks."""
+    if "iterate" not in found:
+        return once(found)
+    every = found["iterate"][-1]
+    if not every.isdecimal() or not 0 < int(every) < 1_000_000:
+        raise click.UsageError(f"{every!r} is not a number of seconds")
+    while True:
+        click.echo(time.strftime("%a %b %d %H:%M:%S %Y"))
+        once(found)
+        click.echo()
+        sys.stdout.flush()
+        time.sleep(int(every))
+
+
+def _format(
+    found: Mapping[str, list[str]], usual: str, words: Mapping[str, str], signs: Container[str]
+) -> fields.Format:
+    """Return the format of -O or -o."""
+    if "Format" in found:
+        return fields.format_of_words(found["Format"][-1], words, signs)
+    return fields.format_of(found.get("format", [usual])[-1], signs)
+
+
+def _list_queue(found: Mapping[str, list[str]]) -> int:
+    client = connect()
+    users = set(lookup.user_names(client, parts(found.get("user", []))))
+    if "me" in found:
+        users.add(client.request("hello")["user"])
+    caller = client.request("hello")["user"] if "notme" in found else None
+    lookup.check_partitions(client, parts(found.get("partition", [])))
+    states = _states(found.get("states", ["all"]))
+    if "start" in found and states is None:
+        states = ["PENDING", "HELD"]
+    if "steps" in found:
+        # Of running jobs there are steps.
+        states = ["RUNNING", "SUSPENDED"]
+    named = parts([*found.get("jobs", []), *found.get("job", []), *found.get("steps", [])])
+    ids = parse_ids(",".join(word.partition(".")[0] for word in named)) if named else []
+    user = next(iter(users)) if len(users) == 1 else None
+    select: dict[str, Any] = {"ids": ids, "user": user, "states": states or []}
+    tasks = not {"array", "array-unique"}.isdisjoint(found)
+    listed: list[Mapping[str, Any]] = []
+    if ids and states != []:
+        named_jobs = _named(client, select, ids, tasks=tasks, has_states="states" in found)
+        if named_jobs is None:
+            output.say("slurm_load_jobs error: Invalid job id specified")
+            return 1
+        listed = named_jobs
+    elif states != []:
+        listed = list(client.jobs("status", select=select, tasks=tasks))
+        if "states" in found:
+            listed += _just_ended(client, select, listed)
+    jobs = [job for job in _wanted(listed, users, states, found) if job["user"] != caller]
+    if "steps" in found and not data.is_asked(found):
+        jobs = [step for job in jobs for step in steps_of(job, list(filter(_has_step, named)))]
+        usual = "%.15i %.8j %.9P %.8u %.9M %N"
+    else:
+        usual = fields.LONG if "long" in found else fields.USUAL
+    if "start" in found:
+        usual = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %R"
+    asked = _format(found, usual, fields.WORDS, fields.SIGNS)
+    if not {"S", "E"}.isdisjoint(fields.signs_of(asked)) or data.is_asked(found):
+        jobs = lookup.with_starts(client, jobs)
+    order = found.get("sort", ["S" if "start" in found else ""])[-1]
+    jobs = fields.sorted_by(order, jobs)
+    if data.is_asked(found):
+        data.show(found, client, jobs=list(map(data.job_object, jobs)))
+        return 0
+    signs = dict(fields.SIGNS)
+    if "steps" in found:
+        signs["i"] = ("STEPID", signs["i"][1])
+    for line in fields.rows_by_signs(asked, jobs, heads="noheader" not in found, signs=signs):
+        click.echo(line)
+    return 0
+
+
+def _has_step(word: str) -> bool:
+    return "." in word
+
+
+def _just_ended(
+    client: Connection, select: Mapping[str, Any], listed: list[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """Return the jobs in the chosen states that squeue still knows and that are not listed."""
+    states = [state for state in select["states"] if state in output.ENDED]
+    if select["states"] and not states:
+        return []
+    there = {job["id"] for job in listed}
+    ended = lookup.just_ended(client, states=states, user=select["user"])
+    return [job for job in ended if job["id"] not in there]
+
+
+def _named(
+    client: Connection, select: Mapping[str, object], ids: list[Ref], *, tasks: bool,
+    has_states: bool,
+) -> list[Mapping[str, Any]] | None:  # fmt: skip
+    """Return the jobs with these ids that have not ended, or with the states that are asked for.
+    Return None if there was one id, of no job or of one that ended a while ago."""
+    jobs = _known(client, select, ids, tasks=tasks)
+    if jobs is None or has_states:
+        return jobs
+    live = [job for job in jobs if job["ended_at"] is None]
+    ended_at_s = max((job["ended_at"] for job in jobs if job["ended_at"] is not None), default=0.0)
+    is_old = time.time() - ended_at_s > lookup.KNOWN_S
+    return None if jobs and not live and len(ids) == 1 and is_old else live
+
+
+def known_jobs(
+    client: Connection, select: Mapping[str, object], ids: list[Ref]
+) -> list[Mapping[str, Any]]:
+    """Return the jobs of the queue in these states, of these ids if there are some."""
+    jobs = _known(client, select, ids, tasks=False) if ids else client.jobs("status", select=select)
+    return list(jobs or [])
+
+
+def _known(
+    client: Connection, select: Mapping[str, object], ids: list[Ref], *, tasks: bool
+) -> list[Mapping[str, Any]] | None:
+    """Return the jobs with these ids, without those that nobody knows, as Slurm does; None if there
+    was one id, of no job."""
+    try:
+        return list(client.jobs("status", select={**select, "ids": ids}, tasks=tasks))
+    except Refused as error:
+        if error.code != "no-such-job":
+            raise
+    if len(ids) == 1:
+        return None
+    half = len(ids) // 2
+    found = [_known(client, select, each, tasks=tasks) for each in (ids[:half], ids[half:])]
+    return [job for jobs in found for job in jobs or ()]
+
+
+def _wanted(
+    jobs: Iterable[Mapping[str, Any]], users: Container[str], states: Container[str] | None,
+    found: Mapping[str, list[str]],
+) -> list[Mapping[str, Any]]:  # fmt: skip
+    """Return the jobs of these users and in these states, or of all if there are none, with the
+    names, partitions and so on that the options name."""
+    passes = lookup.filters(found)
+    return [
+        job
+        for job in jobs
+        if (not users or job["user"] in users)
+        and (states is None or job["state"] in states)
+        and passes(job)
+    ]
+
+
+def _states(values: list[str]) -> list[str] | None:
+    """Return the states that Slurm's words mean, long or short; None for all of them, and none for
+    those in which there never is a job here. Raises UsageError."""
+    words = parts(values)
+    if any(word.lower() == "all" for word in words):
+        return None
+    for word in words:
+        if word.upper() not in (*known.STATES, *known.STATES.values()):
+            there = ", ".join(
+                f"{long} ({short})" if short else long for long, short in known.STATES.items()
+            )
+            raise click.UsageError(f"there is no state {word}; there are: {there}")
+    asked = {word.upper() for word in words}
+    return [name for name, names in fields.STATES.items() if not asked.isdisjoint(names)]
+
+
+_LONG = (
+    "JobID,JobName,User,Partition,AllocCPUS,ReqMem,MaxRSS,Submit,Start,End,Elapsed,TotalCPU,"
+    "Timelimit,State,ExitCode"
+)
+
+
+@slurm_command(SACCT, "list jobs of today and what they used, as `drf history` does")
+def sacct(words: list[str]) -> int:
+    found = SACCT.read_options(words)
+    unit = found.get("units", [""])[-1].upper()
+    if unit and unit not in (*"KMGTP",):
+        raise click.UsageError(f"--units={unit}: there are K, M, G, T and P")
+    if "helpformat" in found:
+        click.echo("\n".join(head for head, _, _ in fields.NAMES.values()))
+        return 0
+    usual = fields.BRIEF if "brief" in found else _LONG if "long" in found else fields.ACCOUNT
+    asked = columns(found, usual)
+    client = connect()
+    words = [word for word in parts(found.get("jobs", [])) if word.strip("0")]
+    steps = list(filter(_has_step, words))
+    ids = parse_ids(",".join(word.partition(".")[0] for word in words)) if words else []
+    named = parts([*found.get("user", []), *found.get("uid", [])])
+    users = set(lookup.user_names(client, named))
+    if not ids and not users and "allusers" not in found:
+        users = {client.request("hello")["user"]}
+    states = _states(found.get("state", ["all"]))
+    since_s = parse_past(found["starttime"][-1]) if "starttime" in found else None
+    until_s = parse_past(found["endtime"][-1]) if "endtime" in found else None
+    if since_s is None and not ids:
+        since_s = parse_past("today")
+    user = next(iter(users)) if len(users) == 1 else None
+    select: dict[str, Any] = {"ids": ids, "user": user, "states": states or []}
+    ended: list[Mapping[str, Any]] = []
+    if states != []:
+        # A state that is asked for is one that the job had reached before the end time.
+        until = until_s if states else None
+        ended = list(_past(client, **select, since_s=since_s, until_s=until))
+    if states == []:
+        live: list[Mapping[str, Any]] = []
+    elif ids:
+        live = _known(client, select, ids, tasks=False) or []
+    else:
+        live = list(client.jobs("status", select=select))
+    listed = {job["id"]: job for job in (*live, *ended)}.values()
+    before = [job for job in listed if until_s is None or job["submitted_at"] < until_s]
+    jobs = _wanted(sorted(before, key=itemgetter("id")), users, states, found)
+    if data.is_asked(found):
+        told = [data.accounted(job, list(lines_of(job, []))[1:]) for job in jobs]
+        data.show(found, client, jobs=told)
+        return 0
+    if "allocations" not in found:
+        jobs = [line for job in jobs for line in lines_of(job, steps)]
+    print_table(found, asked, fields.rows_by_names(asked, jobs, unit))
+    return 0
+
+
+def columns(found: Mapping[str, list[str]], usual: str) -> fields.Columns:
+    """Return the columns that are asked for, and tell which of them are not measured here."""
+    asked = fields.columns_of(",".join(found.get("format", [usual])), fields.NAMES)
+    empty = [head for head, _, name in asked if name in fields.UNMEASURED]
+    if empty and found["format"][-1].lower() != "all":
+        output.say(f"not measured here, so empty: {', '.join(empty)}")
+    return asked
+
+
+def print_table(
+    found: Mapping[str, list[str]], asked: fields.Columns, rows: list[list[str]]
+) -> None:
+    """Print a table as the options about heads and delimiters ask for."""
+    is_parsable = "parsable" in found or "parsable2" in found
+    delimiter = found.get("delimiter", ["|"])[-1] if is_parsable else None
+    for line in fields.table(
+        asked, rows, heads="noheader" not in found, delimiter=delimiter, ends="parsable" in found
+    ):
+        click.echo(line)
+
+
+def lines_of(job: Mapping[str, Any], steps: list[str]) -> Iterator[Mapping[str, Any]]:
+    """Yield a job and its steps, of which its script is one; if some are named, only those."""
+    label = fields.job_label(job)
+    are_named = any(step.partition(".")[0] == label for step in steps)
+    if not are_named:
+        yield job
+    if job["started_at"] is not None:
+        from drfd_cli.slurm import records
+
+        for step in ({**job, "step": "batch", "name": "batch"}, *records.steps_of(job)):
+            if not are_named or f"{label}.{step['step']}" in steps:
+                yield step
+
+
+def steps_of(job: Mapping[str, Any], steps: list[str]) -> list[Mapping[str, Any]]:
+    """Return the steps of a running job that run; if some are named, only those."""
+    lines = lines_of(job, steps)
+    return [line for line in lines if "step" in line and line["ended_at"] is None]
+
+
+@slurm_command(SEFF, "tell how well a job has used its cores and memory, as `drf why` does", "IDS")
+def seff(words: list[str]) -> int:
+    _, rest = SEFF.read(words)
+    if not rest:
+        raise click.UsageError("no job is named: seff ID")
+    client = connect()
+    for ref in parse_ids(",".join(rest)):
+        reply = client.request("show", id=ref)
+        if "job" not in reply:
+            raise Refused("is-array", f"{ref} is an array: name one of its tasks", hint=f"{ref}_1")
+        click.echo("\n".join(fields.efficiency({**reply["job"], "used": reply.get("used")})))
+    return 0
+
+
+def _past(client: Connection, **past: object) -> Iterator[Mapping[str, Any]]:
+    """Yield ended jobs, the latest first, that pass those filters that are given."""
+    return client.jobs("history", past={key: each for key, each in past.items() if each})
+
+
+# -- cancelling --------------------------------------------------------------------------------
+
+
+@slurm_command(
+    SCANCEL, "cancel jobs or send them a signal, as `drf cancel` does", "[OPTIONS] [IDS]"
+)
+def scancel(words: list[str]) -> int:
+    found, rest = SCANCEL.read(words)
+    client = connect()
+    partitions = parts(found.get("partition", []))
+    lookup.check_partitions(client, partitions)
+    chosen = {each: found[each] for each in _CHOOSING if each in found}
+    passes = lookup.filters({each: found[each] for each in chosen if each != "partition"})
+    ids = parse_ids(",".join(rest)) if rest else []
+    name = [*found.get("name", []), *found.get("jobname", [])]
+    user = client.request("hello")["user"] if "me" in found else None
+    if "user" in found and user is None:
+        user = lookup.user_names(client, found["user"][-1:])[0]
+    states = _states(found.get("state", ["all"]))
+    if not (ids or name or user or chosen or "state" in found):
+        raise click.UsageError("no job is named")
+    if states == []:
+        return 0
+    if chosen and not (ids or name or user or states):
+        # Of all jobs there, those that the caller may cancel are meant.
+        caller = client.request("hello")
+        user = None if caller["admin"] else caller["user"]
+    select: dict[str, object] = {"ids": ids, "user": user, "states": states or []}
+    if name:
+        select["name"] = name[-1]
+    others = [] if ids else _jobs_of_others(client, select)
+    if others and "quiet" not in found:
+        labels = [f"{fields.job_label(job)} ({output.clean(job['user'])})" for job in others]
+        what = "job" if len(labels) == 1 else "jobs"
+        output.say(f"scancel: not yours to cancel: {what} {output.listed(labels, 3)}")
+    asks = "interactive" in found
+    if asks or chosen or (ids and (name or user or states)):
+        # The daemon takes either ids or filters of its own.
+        jobs = [job for job in _meant(client, select) if passes(job)]
+        if partitions:
+            names = {*partitions}
+            jobs = [job for job in jobs if names & {fields.pool(job), *lookup.pool_names(job)}]
+        if not jobs and "quiet" not in found:
+            output.say("scancel: there is no such job")
+        confirmed = [job for job in jobs if not asks or _is_confirmed(job)]
+        select = {"ids": [ref for job in confirmed for ref in _refs(job)]}
+        if not confirmed:
+            return 1 if others else 0
+    signal = None if "signal" not in found else parse_signal(found["signal"][-1])
+    if signal is None:
+        reply = client.request("cancel", select=select)
+    else:
+        # The shell of a batch script gets only what ends it in any case.
+        is_for_all = "full" in found or signal == SIGKILL
+        signal |= FIRST if "batch" in found else 0 if is_for_all else REST
+        reply = client.request("signal", select=select, signal=signal)
+    if "verbose" in found:
+        for label in reply.get("labels", reply["done"]):
+            what = "Terminating" if signal is None else "Signal {} to".format(found["signal"][-1])
+            output.say(f"scancel: {what} job {label}")
+    failed = [] if "quiet" in found else reply["failed"]
+    for failure in failed:
+        output.say(f"scancel: {failure['error']['text']}")
+    return 1 if reply["failed"] or (others and not reply["done"]) else 0
+
+
+#: Options of scancel that choose among jobs, and that the daemon does not know.
+_CHOOSING = ("partition", "account", "nodelist", "qos", "reservation")
+
+
+def _jobs_of_others(client: Connection, select: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the jobs that are meant and that the caller may not cancel."""
+    caller = client.request("hello")
+    if caller["admin"] or select["user"] == caller["user"]:
+        return []
+    jobs = _meant(client, {**select, "ids": []})
+    return [job for job in jobs if job["user"] != caller["user"]]
+
+
+def _meant(client: Connection, select: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the live jobs with these ids, if there are any, that pass every filter too."""
+    user, pattern, states = select["user"], select.get("name"), select["states"]
+    return [
+        job
+        for job in client.jobs("status", select=select)
+        if job["ended_at"] is None
+        and (user is None or job["user"] == user)
+        and (pattern is None or fnmatchcase(job["name"], pattern))
+        and (not states or job["state"] in states)
+    ]
+
+
+def _is_confirmed(job: Mapping[str, Any]) -> bool:
+    name = output.clean(job["name"])
+    question = f"Cancel job_id={fields.job_label(job)} name={name} partition={fields.pool(job)}"
+    return output.confirm(question)
+
+
+def _refs(job: Mapping[str, Any]) -> list[Ref]:
+    label = fields.job_label(job)
+    return parse_ids(label.partition("%")[0] + "]" * ("%" in label))
+
+
+# -- the machine -------------------------------------------------------------------------------
+
+
+@slurm_command(
+    SINFO,
+    "tell what the machine has and how much is free, as `drf shares` does",
+    has_short_help=False,
+)
+def sinfo(words: list[str]) -> int:
+    found = SINFO.read_options(words)
+    if _tells_words(found, lookup.NODE_SIGNS, lookup.NODE_WORDS, known.NODE_STATES):
+        return 0
+    return _repeated(found, _list_machine)
+
+
+def _list_machine(found: Mapping[str, list[str]]) -> int:
+    client = connect()
+    if "reservation" in found:
+        heads = {
+            "ReservationName": "RESV_NAME", "State": "STATE", "StartTime": "START_TIME",
+            "EndTime": "END_TIME", "Duration": "DURATION", "Nodes": "NODELIST",
+        }  # fmt: skip
+        windows = list(map(lookup.as_reservation, client.request("doctor")["windows"]))
+        for row in ([] if "noheader" in found else [heads]) + windows if windows else []:
+            name, state, *times, nodes = (row[key] for key in heads)
+            click.echo(
+                f"{name:<12} {state:>8} {times[0]:>19} {times[1]:>19} {times[2]:>11} {nodes}"
+            )
+        if not windows:
+            click.echo("No reservations in the system")
+        return 0
+    machine = lookup.read_machine(client)
+    names = lookup.partitions(client)
+    if "partition" in found:
+        names = [name for name in names if name in parts(found["partition"])]
+    is_meant = machine.name in parts(found["nodes"]) if "nodes" in found else True
+    if "states" in found:
+        is_meant &= machine.is_in(parts(found["states"]))
+    is_meant &= "dead" not in found
+    is_meant &= machine.by is not None or "list-reasons" not in found
+    usual = "%9P %.5a %.10l %.6D %.6t %N"
+    if "Node" in found:
+        usual = "%N %.6D %.9P %.6t"
+        if "long" in found:
+            usual += " %.4c %.8m %G"
+    elif "summarize" in found:
+        usual = "%9P %.5a %.10l %.16F %N"
+    elif "list-reasons" in found:
+        usual, names = "%20E %9u %19H %N", names[:1]
+    if data.is_asked(found):
+        told = [data.sinfo_object(machine, name) for name in names if is_meant]
+        data.show(found, client, sinfo=told)
+        return 0
+    signs = lookup.NODE_SIGNS
+    asked = _format(found, usual, lookup.NODE_WORDS, signs)
+    rows = [fields.by_sign(machine.fields(name).items())[0] for name in names]
+    if "noheader" not in found:
+        click.echo(fields.fill(asked, {sign: head for sign, (head, _) in signs.items()}))
+    lines = [fields.fill(asked, {sign: value for sign, (_, value) in row.items()}) for row in rows]
+    # Slurm puts partitions together of which nothing is shown that tells them apart.
+    for line in dict.fromkeys(lines if is_meant else []):
+        click.echo(line)
+    return 0
