@@ -388,7 +388,7 @@ past_options = all_of(
     job_ids(required=False, only_read=True),
     click.option("-u", "--user", help="Jobs of this user."),
     click.option("-a", "--all", "everybody", is_flag=True, help="Jobs of everybody."),
-    state_option("Jobs that ended so."),
+    state_option("Jobs with this end state."),
     click.option("-n", "--name", help="Jobs of this name, or like `train-*`."),
     click.option("-g", "--group", help="Jobs of this group (submit --group)."),
     click.option("-p", "--pool", help="Jobs of this pool and those below it."),

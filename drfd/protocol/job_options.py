@@ -96,12 +96,13 @@ OPTIONS = (
     ),
     Option(
         "-n --name", "name", "text", "name", "TEXT",
-        "A name for lists.", OTHERS, _ALL, in_set="Another name for lists.", is_common=True,
+        "Name of the job in lists.", OTHERS, _ALL, in_set="Other name of the job in lists.",
+        is_common=True,
     ),
     Option(
         "--comment", "comment", "text", "comment", "TEXT",
-        "A line about it, for lists and programs.", OTHERS, _BOTH,
-        in_set="Another line about it; '' for none.",
+        "Comment on the job, for lists and programs.", OTHERS, _BOTH,
+        in_set="Other comment on the job; '' for none.",
     ),
     Option(
         "-p --pool", "pool", "pool", "pool", "TEXT",
@@ -180,7 +181,7 @@ OPTIONS = (
     ),
     Option(
         "--output-max", "output_max", "size", "output_max_bytes", "SIZE",
-        "Stop it when it has written more than SIZE.", OTHERS, _SUBMIT,
+        "Stop the job when its output exceeds SIZE.", OTHERS, _SUBMIT,
         is_default=True,
     ),
 )  # fmt: skip

@@ -226,7 +226,10 @@ def test_what_must_wait_for_the_launcher_is_said(drf, daemon):
     daemon.replies = {"cancel": reply}
     result = drf("cancel", "1")
     assert (result.code, result.out) == (0, "cancelled job 1\n")
-    assert result.err == f"drf: {AWAY['text']}; the request is kept, and done then\n"
+    assert (
+        result.err
+        == f"drf: {AWAY['text']}; the request is stored, and carried out when it is back\n"
+    )
     assert json.loads(drf("cancel", "--json", "1").out) == reply
 
 

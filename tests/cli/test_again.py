@@ -24,7 +24,7 @@ FIELDS: Message = {
     "script": "#!/bin/sh\n", "preemptible": True, "retry": {"times": 2, "on": ["FAILED"]},
     "notify": {"on": ["end"], "argv": ["mail"]}, "warn": {"signal": 10, "before_s": 5},
 }  # fmt: skip
-AGAIN_42 = "submitted job 50, which is 42 again\n"
+AGAIN_42 = "submitted job 50, a retry of 42\n"
 
 
 def demand(**changes: Any) -> Message:
@@ -139,7 +139,7 @@ def test_jobs_wait_for_each_other_as_they_did(drf, answering):
     ids = count(50)
     answering.replies["submit"] = lambda request: {"id": next(ids)}
     assert drf("retry", 14, 12, 13).out.splitlines() == [
-        f"submitted job {number + 38}, which is {number} again" for number in (12, 13, 14)
+        f"submitted job {number + 38}, a retry of {number}" for number in (12, 13, 14)
     ]
     assert [each.get("after") for each in submitted(answering)] == [
         None,
@@ -172,9 +172,7 @@ def test_a_job_that_was_retried_is_waited_for_in_its_new_form(drf, answering):
         waits("COMPLETED", live=False, met=True),
         waits("TIMEOUT", live=False, met=False),
     ]
-    assert drf("retry", 13).err == (
-        "drf: job 13 waited for job 12; now for job 20, which is that again\n"
-    )
+    assert drf("retry", 13).err == ("drf: job 13 waited for job 12; now for job 20, its retry\n")
     assert drf("retry", 13).err == ""
     assert "drf retry 20 13 submits both" in drf("retry", 13).err
     after = [each.get("after") for each in submitted(answering)]
@@ -194,7 +192,7 @@ def test_what_was_retried_or_cancelled_by_hand_or_completed_has_not_failed(drf, 
         **{f"j{number}": {**retried, "label": str(number)} for number in range(10, 20)},
     )
     result = drf("retry", "--failed", "4-8")
-    assert (result.code, result.out) == (0, "submitted job 50, which is 8 again\n")
+    assert (result.code, result.out) == (0, "submitted job 50, a retry of 8\n")
     assert result.err.splitlines() == [
         "drf: job 4 has completed",
         "drf: job 7 waited for job 6, and is left out with it",
@@ -216,7 +214,7 @@ def test_of_an_array_tasks_that_were_retried_are_left_out(drf, answering):
     indices = {"FAILED": "1,3-6", "CANCELLED": "8"}
     answering.replies["show"] = {"array": {"indices": indices}, "events": []}
     result = drf("retry", "--failed", 4)
-    assert result.out == "submitted array 50 of 2 tasks, which is 4_[5-6] again\n"
+    assert result.out == "submitted array 50 of 2 tasks, a retry of 4_[5-6]\n"
     assert result.err == (
         "drf: 4_[8] was cancelled by hand; drf retry '4_[8]' takes it all the same\n"
     )
@@ -244,7 +242,7 @@ def test_one_that_is_refused_does_not_keep_the_others(drf, answering, refuse):
     gone = refuse(code="not-kept", text="it is not kept any more")
     answering.replies["submission"] = [gone, kept("8")]
     result = drf("retry", 7, 8)
-    assert (result.code, result.out) == (1, "submitted job 50, which is 8 again\n")
+    assert (result.code, result.out) == (1, "submitted job 50, a retry of 8\n")
     assert result.err == "drf: it is not kept any more\n"
 
 
@@ -356,7 +354,7 @@ def test_of_a_name_the_latest_job_is_retried(drf, answering):
     jobs = [{"id": each, "name": "fit", "state": "FAILED", "live": False} for each in (43, 42)]
     answering.replies["recent"] = {"recent": jobs, "pools": [], "users": [], "gres": []}
     result = drf("retry", "fit")
-    assert result.out == "submitted job 50, which is 43 again\n"
+    assert result.out == "submitted job 50, a retry of 43\n"
     assert result.err == "drf: job 43 (the latest of 2 named fit)\n"
 
 

@@ -159,7 +159,7 @@ def test_either_service_may_be_killed_and_no_job_is_lost(manager, service):
 def test_a_shutdown_leaves_jobs_to_the_next_daemon(service):
     job_id = service.running("--", "sh", "-c", f"{GATE}; exit 4")["id"]
     done = service.drf("shutdown")
-    assert done.stdout == "drfd has ended; 1 running job left to the next one\n"
+    assert done.stdout == "drfd has ended; the next one takes over 1 running job\n"
     assert end_of(service) == 0, "a service that ends so is not started again"
     (service.work / "gate").touch()
     service.start()

@@ -180,7 +180,7 @@ _MARK = "# completion of drf"
 
 @click.command("completion")
 @click.argument("shell", type=click.Choice(tuple(PLACES)), required=False)
-@click.option("--install", is_flag=True, help="Set it up for you, in your home.")
+@click.option("--install", is_flag=True, help="Install it in your home directory.")
 @click.pass_context
 def command(context: click.Context, /, shell: str | None, install: bool) -> None:
     """Print the script with which a shell completes verbs, options, jobs, pools, users, resources

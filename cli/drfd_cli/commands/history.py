@@ -216,11 +216,11 @@ REPORT = by_key(
 @past_options
 @click.option(
     "--by", type=click.Choice(list(_KEYS)), default="name",
-    help="One line for each of these (name: per user).",
+    help="One row for each of these (name: of each user).",
 )  # fmt: skip
 @click.option(
     "--lines", "number", metavar="N", type=LINES, default=_ROWS,
-    help=f"At most N lines ({_ROWS}); one more sums up the rest.",
+    help=f"At most N rows ({_ROWS}), and one for the rest.",
 )  # fmt: skip
 @prints_result(columns=REPORT)
 def report(by: str, number: int, **choice: Any) -> Result:

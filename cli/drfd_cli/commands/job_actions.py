@@ -55,7 +55,9 @@ def selecting_by(*names: str) -> Callable[[Callable[..., Any]], Callable[..., An
         click.option("-n", "--name", help="Jobs of this name, or like `train-*`."),
         click.option(*names, "group", metavar="NAME", help="Jobs of this group (submit --group)."),
         state_option("Jobs in this state."),
-        click.option("-a", "--all", "everything", is_flag=True, help="All; as root, everybody's."),
+        click.option(
+            "-a", "--all", "everything", is_flag=True, help="All your jobs; as root, all jobs."
+        ),
         click.option("-y", "--yes", is_flag=True, help="Do not ask."),
         prints_result(),
     )
@@ -151,7 +153,7 @@ def _finish(reply: BatchReply, done_word: str, *, is_filtered: bool) -> int:
         output.say(f"{reply['unnamed']} more of the jobs that you have named were refused, too")
     away = output.launcher_away(reply)
     if away is not None:
-        output.say(f"{away}; the request is kept, and done then")
+        output.say(f"{away}; the request is stored, and carried out when it is back")
     if skipped and not failed:
         return 0 if reply["done"] else Refused.exit_code
     return _exit_code(failed)
@@ -353,7 +355,7 @@ def shutdown(kill_jobs: bool) -> None:
             "drfd has ended; when it is started again, nothing is launched until drf undrain"
         )
     else:
-        output.tell(f"drfd has ended; {jobs} left to the next one")
+        output.tell(f"drfd has ended; the next one takes over {jobs}")
 
 
 def _await_end_with_launcher(

@@ -43,7 +43,7 @@ _COLOURS = (36, 33, 32, 35, 34, 31)
 @click.command("log")
 @job_ids(required=True, only_read=True)
 @group_option(
-    f"Yours of this group that have started: live, and the last {_RECENT} ended; with -f the live."
+    f"Your jobs of this group: live ones and the last {_RECENT} ended; with -f live ones."
 )
 @click.option("-f", "--follow", is_flag=True, help="Go on until the jobs have ended.")
 @click.option("--err", is_flag=True, help="The errors of jobs with --error.")

@@ -129,7 +129,7 @@ def _ended_in(client: Connection, group: str, *, failed: bool) -> list[Ref]:
 
 def _show(done: list[_Again], *, quiet: bool) -> None:
     for each in done:
-        words = f"submitted {output.submitted(each.reply)}, which is {each.of} again"
+        words = f"submitted {output.submitted(each.reply)}, a retry of {each.of}"
         output.tell(each.reply["id"] if quiet else words)
 
 
@@ -333,7 +333,7 @@ class Resubmission:
                 found.append({"id": parse_id(repeat["label"]), "want": want})
                 self._say(
                     f"job {label} waited for job {awaited}; now for job {repeat['label']}, "
-                    "which is that again"
+                    "its retry"
                 )
             elif not each["met"]:
                 if self._unwanted & {awaited, key}:
@@ -345,7 +345,7 @@ class Resubmission:
                 raise Refused(
                     "dependency-never",
                     f"job {label} waited for job {awaited} ({want}), "
-                    + ("which" if repeat is None else f"and job {last}, which is that again,")
+                    + ("which" if repeat is None else f"and its retry, job {last},")
                     + f" has ended {state}",
                     hint=f"drf retry {last} {label} submits both again; "
                     f"--with \"--after ''\" submits {label} alone",

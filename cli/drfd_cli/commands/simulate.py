@@ -96,8 +96,8 @@ def _weight(text: str) -> tuple[str, Fraction]:
 @click.option("--history", is_flag=True, help="This machine's past in place of a TRACE.")
 @click.option("--since", type=MOMENT, help="With --history: what ended since then.")
 @click.option("--audit", is_flag=True,
-              help="Was anybody envious, worse off than alone, or better off with lies? Of this "
-              "machine's past, or of a TRACE; for minutes to hours.")  # fmt: skip
+              help="Who envied another user, and who would gain alone, or by false demands? Of "
+              "this machine's past, or of a TRACE; takes minutes to hours.")  # fmt: skip
 @click.option("-n", "--number", metavar="JOBS", type=click.IntRange(1),
               help="Only the first JOBS jobs.")  # fmt: skip
 @click.option("--users", is_flag=True, help="Show each user, too.")
@@ -316,10 +316,10 @@ def _mix(text: str) -> object:
               help="How many.")  # fmt: skip
 @click.option("--users", type=click.IntRange(1, 10_000), default=8, show_default=True,
               help="How many; a few of them send most jobs.")  # fmt: skip
-@click.option("--seed", type=int, default=1, show_default=True, help="Another one, other jobs.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the random numbers.")
 @click.option(
     "--load", type=click.FloatRange(0.01, 100), default=0.9, show_default=True,
-    help="What jobs hold on average, over what there is, if none has to wait.",
+    help="Mean part of the machine that jobs hold if none waits.",
 )  # fmt: skip
 @click.option("--capacity", type=QuantityParam("AMOUNTS", _capacity), show_default=True,
               default="cores=64,memory=256G,read=2G,write=1G",
@@ -403,8 +403,8 @@ def command() -> None:
     No trace at hand?
       drf simulate generate --jobs 2000 --users 8 > jobs.csv
 
-    Each job runs as long as it did. Told of that beforehand is a guess from the user's last jobs,
-    the job's limit, the truth, or nothing (--estimates).
+    Each job runs as long as it did. The scheduler knows that beforehand as a guess from the user's
+    last jobs, as the job's limit, exactly, or not at all (--estimates).
     """
 
 

@@ -115,7 +115,7 @@ def _retry(connection: Connection, labels: Sequence[str]) -> ActionResult:
         except DrfdError as error:
             refused.append(str(error))
         else:
-            told += [f"job {again.reply['id']}, which is {again.of} again"] if again else []
+            told += [f"job {again.reply['id']}, a retry of {again.of}"] if again else []
     if len(told) > 1:
         told = [f"{len(told)} jobs again, as {told[0].partition(',')[0]} and the following"]
     done = [f"submitted {each}" for each in told]

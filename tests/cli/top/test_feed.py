@@ -108,7 +108,7 @@ def test_what_was_done_and_what_was_not_is_told(connection, daemon):
 @pytest.mark.parametrize(
     ("labels", "text"),
     [
-        (("7",), "submitted job 12, which is 7 again"),
+        (("7",), "submitted job 12, a retry of 7"),
         (("7", "8"), "submitted 2 jobs again, as job 12 and the following"),
     ],
 )

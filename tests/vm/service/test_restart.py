@@ -128,7 +128,7 @@ def test_while_it_is_away_nobody_waits_for_it_and_everybody_is_told(service, dro
     assert "LAUNCHER AWAY" in run(BIN / "drf", "top", "--once").stdout
     said = service.login("alice", f"drf cancel {ids[0]}", check=False)
     assert f"cancelled job {ids[0]}\n" in said
-    assert away in said and "the request is kept, and done then" in said
+    assert away in said and "the request is stored, and carried out when it is back" in said
     done = run(BIN / "drf", "shutdown", "--kill-jobs", check=False)
     assert (done.returncode, done.stdout) == (69, "stopping 2 running jobs\n")
     assert away in done.stderr and "the request is kept" in done.stderr
