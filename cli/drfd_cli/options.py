@@ -211,7 +211,7 @@ def filters_in(chosen: Mapping[str, object]) -> list[str]:
     return [name for name in _FILTERS if chosen.get(name) not in _NOTHING]
 
 
-def ids_or_filters(chosen: Mapping[str, object]) -> None:
+def refuse_ids_with_filters(chosen: Mapping[str, object]) -> None:
     """Raise UsageError if ids stand beside options that choose jobs: the daemon would act on all
     the ids, also on those that the options were to spare."""
     filters = filters_in(chosen)

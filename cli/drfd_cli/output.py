@@ -156,8 +156,8 @@ def launcher_away(reply: BatchReply | HelloReply | StatusReply) -> str | None:
 
 def notices(reply: StatusReply) -> list[str]:
     """Return the lines about the service as a whole, which are printed before a list."""
-    told = drain_notices(reply)
-    return [clean(notice["text"], 1000) for notice in reply.get("notices") or []] + told
+    texts = [clean(notice["text"], 1000) for notice in reply.get("notices") or []]
+    return [*texts, *drain_notices(reply)]
 
 
 def drain_notices(reply: Mapping[str, Any]) -> list[str]:

@@ -242,8 +242,8 @@ class _Lines:
         self._seen: dict[int, str] = {}
 
     def show(self, shares: SharesReply, jobs: list[JobView], at_s: float) -> None:
-        settled = [job for job in jobs if job["state"] == "RUNNING" or job["ended_at"]]
-        news = [job for job in settled if self._seen.get(job["id"]) != job["state"]]
+        started_or_ended = [job for job in jobs if job["state"] == "RUNNING" or job["ended_at"]]
+        news = [job for job in started_or_ended if self._seen.get(job["id"]) != job["state"]]
         news.sort(key=lambda job: job["ended_at"] or job["started_at"] or 0)
         self._seen |= {job["id"]: job["state"] for job in news}
         levels = ", ".join(

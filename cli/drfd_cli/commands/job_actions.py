@@ -20,9 +20,9 @@ from drfd_cli.options import (
     SIGNAL,
     all_of,
     connect,
-    ids_or_filters,
     job_ids,
     prints_result,
+    refuse_ids_with_filters,
     state_option,
 )
 from drfd_cli.output import Result
@@ -79,7 +79,7 @@ def act(
     """Request `verb` for the chosen jobs, with `asked` as further fields, and return the result.
     `refine` returns more of these for a selection, or raises to keep it from being changed. `tell`
     prints more of the jobs for which it was done."""
-    ids_or_filters(chosen)
+    refuse_ids_with_filters(chosen)
     client = connect()
     is_filtered = not chosen["ids"]
     select = {

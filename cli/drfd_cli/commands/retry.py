@@ -38,7 +38,7 @@ _LAST = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Again:
+class _Retried:
     """A job that has been submitted again, with the name of the one before."""
 
     of: str
@@ -127,7 +127,7 @@ def _ended_in(client: Connection, group: str, *, failed: bool) -> list[Ref]:
     return [*others, *cancelled.values()]
 
 
-def _show(done: list[_Again], *, quiet: bool) -> None:
+def _show(done: list[_Retried], *, quiet: bool) -> None:
     for each in done:
         words = f"submitted {output.submitted(each.reply)}, a retry of {each.of}"
         output.tell(each.reply["id"] if quiet else words)
@@ -139,7 +139,7 @@ def _finish(refused: list[DrfdError], status: int) -> int:
     return refused[0].exit_code if refused else status
 
 
-def _waited(client: Connection, done: list[_Again]) -> int:
+def _waited(client: Connection, done: list[_Retried]) -> int:
     from drfd_cli.commands.wait import wait_and_tell
 
     return wait_and_tell(client, [each.reply["id"] for each in done]) if done else 0
@@ -160,7 +160,7 @@ class Resubmission:
         """Only what has failed and was not submitted again before, if `failed`. `say` takes
         messages."""
         self._client, self._changes, self._failed, self._say = client, changes, failed, say
-        self.done: list[_Again] = []
+        self.done: list[_Retried] = []
         self.refused: list[DrfdError] = []
         #: What is still to be submitted, by the id of the job or array.
         self._left: dict[str, list[list[Ref]]] = {}
@@ -208,7 +208,7 @@ class Resubmission:
             else:
                 self.done += [again] if again is not None else []
 
-    def _submit(self, refs: list[Ref]) -> _Again | None:
+    def _submit(self, refs: list[Ref]) -> _Retried | None:
         """Submit a job, an array or tasks of one array again. Returns None if nothing is to be
         done. Raises Refused."""
         client, changes = self._client, self._changes
@@ -241,7 +241,7 @@ class Resubmission:
             again["again"] = reply["again"]
         made = client.submit(**changes.applied(again))
         self._new[key] = made["id"], indices
-        return _Again(label, made)
+        return _Retried(label, made)
 
     def _indices(self, ref: Ref, reply: SubmissionReply) -> list[str]:
         """Return the indices to submit, "" for one job, or nothing if it is left out. Raises
@@ -366,7 +366,7 @@ def _numbers(indices: Iterable[str]) -> set[int]:
 
 def submit_again(
     client: Connection, refs: list[Ref], changes: Edits, *, say: Callable[[str], None]
-) -> _Again | None:
+) -> _Retried | None:
     """Submit a job, an array or tasks of one array again. Returns None if nothing is to be done.
     `say` takes messages. Raises Refused."""
     call = Resubmission(client, changes, failed=False, say=say)

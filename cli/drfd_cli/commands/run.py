@@ -24,7 +24,7 @@ from drfd_cli import output
 from drfd_cli.options import GroupedHelp, JobCommand, connect, escape_option, job_id, job_options
 from drfd_cli.submission import job_line, sending
 from drfd_cli.submission.job_line import JobLine
-from drfd_cli.terminal.attached import Attendance, is_interactive
+from drfd_cli.terminal.attached import Attachment, is_interactive
 from drfd_cli.terminal.keeper import HANG_UP, LEAVE, MESSAGE_BYTES, TAKEN, place_of
 from drfd_cli.terminal.pty import catch_signals
 from drfd_cli.terminal.relay import PtyRelay, Terminal
@@ -175,7 +175,7 @@ def attach(job_id: Ref, escape: str) -> int:
         relay.remember(seen)
         terminal.go_raw(discard_input=False)
         relay.show_again()
-        return int(Visit(client, job, keeper, relay, signals).attend()["status"])
+        return int(Reattachment(client, job, keeper, relay, signals).attend()["status"])
     finally:
         terminal.restore()
 
@@ -221,7 +221,7 @@ def _meet(job: int, place: str) -> tuple[socket.socket, int, bytes]:
     return keeper, masters[0], seen
 
 
-class Visit(Attendance):
+class Reattachment(Attachment):
     """Stays with a job that has another keeper, until the user leaves or the job ends."""
 
     def __init__(

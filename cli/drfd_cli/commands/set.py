@@ -73,11 +73,11 @@ def _parse_limit(text: str) -> int | _More:
 class _NewLimit:
     """Finds the limit to set, and asks about running jobs that it would stop at once."""
 
-    wish: int | _More
+    asked: int | _More
     yes: bool
 
     def __call__(self, client: Connection, select: Mapping[str, object]) -> dict[str, object]:
-        if self.wish == 0:
+        if self.asked == 0:
             # No limit stops nothing.
             return {}
         jobs = [
@@ -92,26 +92,26 @@ class _NewLimit:
         return {"time_limit_s": limit_s}
 
     def _limit_s(self, jobs: list[JobView]) -> int:
-        if isinstance(self.wish, int):
-            return self.wish
+        if isinstance(self.asked, int):
+            return self.asked
         limits = {job["time_limit_s"] or 0 for job in jobs}
         if not limits:
-            raise Refused("no-such-job", f"no live job of yours to give {self.wish.text}")
+            raise Refused("no-such-job", f"no live job of yours to give {self.asked.text}")
         if 0 in limits:
             label = next(output.label(job) for job in jobs if not job["time_limit_s"])
-            raise Refused("no-limit", f"job {label} has no time limit; -t {self.wish.text} "
+            raise Refused("no-limit", f"job {label} has no time limit; -t {self.asked.text} "
                           "changes one that is there")  # fmt: skip
         if len(limits) > 1:
             shown = ", ".join(show_duration(each) for each in sorted(limits)[:_NAMED])
             raise Refused("bad-value", f"these jobs have different time limits ({shown})",
-                          hint=f"choose jobs with one, or give a time without {self.wish.text[0]}"
+                          hint=f"choose jobs with one, or give a time without {self.asked.text[0]}"
                           )  # fmt: skip
         (before,) = limits
-        if before + self.wish.seconds < 1:
+        if before + self.asked.seconds < 1:
             raise Refused(
                 "bad-value", f"nothing would be left of {show_duration(before)}; nothing changed"
             )
-        return before + self.wish.seconds
+        return before + self.asked.seconds
 
     def _ask_about_soon(self, jobs: list[JobView], limit_s: int) -> None:
         now_s = clock.time()
@@ -351,9 +351,9 @@ def _written(reply: SubmissionReply) -> str:
 
 def _conditions(reply: SubmissionReply) -> dict[str, Any]:
     """Return the conditions of the start of a job that waits."""
-    told: Mapping[str, Any] = reply.get("conditions", {}) if reply["live"] else {}
+    conditions: Mapping[str, Any] = reply.get("conditions", {}) if reply["live"] else {}
     # These are not signed: nothing else that the daemon says may replace what is.
-    return {name: told[name] for name in _CONDITIONS if name in told}
+    return {name: conditions[name] for name in _CONDITIONS if name in conditions}
 
 
 def _read(text: str, client: Connection) -> Edits:

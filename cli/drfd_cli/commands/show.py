@@ -54,10 +54,10 @@ def command(ids: tuple[Ref, ...]) -> Result:
 
 def _view(reply: ShowReply) -> Mapping[str, object]:
     shown: Mapping[str, object] = reply["array"] if "array" in reply else reply["job"]
-    told: Mapping[str, object] = reply
+    fields: Mapping[str, object] = reply
     # "used" is known only after the job has ended, "curve" also while it runs.
     kinds = ("used", "all_runs", "curve")
-    more = {key: told[key] for key in kinds if told.get(key) is not None}
+    more = {key: fields[key] for key in kinds if fields.get(key) is not None}
     counts = pick(reply, _EVENT_COUNTS)
     return {**shown, "events": reply["events"], **counts, **more}
 

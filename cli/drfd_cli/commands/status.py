@@ -14,9 +14,9 @@ from drfd_cli import output
 from drfd_cli.options import (
     colour_option,
     connect,
-    ids_or_filters,
     job_ids,
     prints_result,
+    refuse_ids_with_filters,
     state_option,
 )
 from drfd_cli.output import Result
@@ -49,7 +49,7 @@ _COLUMNS = (
 @colour_option
 def command(ids: tuple[Ref, ...], with_ended: bool, tasks: bool, **chosen: Any) -> Result:
     """The queue now: what runs, what waits, and why."""
-    ids_or_filters({"ids": ids, **chosen})
+    refuse_ids_with_filters({"ids": ids, **chosen})
     select = {"ids": list(ids), "user": chosen["user"], "states": list(chosen["states"])}
     select |= {key: chosen[key] for key in ("name", "group") if chosen[key] is not None}
     # Whoever names a state of ended jobs wants to see some.
@@ -77,8 +77,8 @@ def _counted(pages: Iterable[StatusReply], counts: Counter[str]) -> Iterator[lis
 def _view(first: StatusReply, pages: Iterable[StatusReply]) -> Mapping[str, object]:
     counts = Counter[str]()
     jobs = [*chain(*_counted(pages, counts))]
-    told = ("draining", "drain", "gpus", "launcher_away_s", "notices")
-    return {"jobs": jobs, "counts": counts, **output.pick(first, told)}
+    about = ("draining", "drain", "gpus", "launcher_away_s", "notices")
+    return {"jobs": jobs, "counts": counts, **output.pick(first, about)}
 
 
 def _print_jobs(first: StatusReply, pages: Iterable[StatusReply]) -> None:

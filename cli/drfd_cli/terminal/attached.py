@@ -85,7 +85,7 @@ def attend(
         attach_socket.close()
 
 
-class Attendance(ABC):
+class Attachment(ABC):
     """Stays with a submitted job until it ends: relays its terminal and forwards signals."""
 
     def __init__(
@@ -268,7 +268,7 @@ class Attendance(ABC):
             self._line.clear()
 
 
-class AttachedRun(Attendance):
+class AttachedRun(Attachment):
     """Stays with a job that was submitted here, and gives it its descriptors."""
 
     def __init__(
