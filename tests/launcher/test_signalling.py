@@ -14,6 +14,7 @@ import pytest
 from drfd.common.owner import Owner
 from drfd.launcher import attempt_files
 from drfd.launcher import signalling as module
+from drfd.launcher.server import Launcher
 from drfd.launcher.signalling import Ending, Endings, Freezing, Pace, Signalling
 from fakes import Clock
 from launcher.rig import order
@@ -119,6 +120,22 @@ def signals(directory, sent, clock) -> Signalling:
         )
     )
     return Signalling(place, directory, Pace())
+
+
+def test_a_freeze_drops_the_signals_that_wait_for_their_turn(signals, sent):
+    """Each is sent to a frozen job and then thaws it: a suspended job ran on, in nobody's account.
+    After a thaw the controller sends them again."""
+    froze: list[attempt_files.Key] = []
+    launcher: Any = SimpleNamespace(
+        _known={A}, _signalling=signals, _freezing=SimpleNamespace(freeze=froze.append)
+    )
+    signals.add(A, 1, (10,))
+    Launcher._freeze(launcher, A)
+    signals.run_due()
+    assert (sent, froze) == ([], [A])
+    signals.add(A, 1, (10,))
+    signals.run_due()
+    assert sent == [(A, "SIGUSR1")]
 
 
 def test_signals_that_wait_are_sent_in_turns_and_the_same_one_once(
