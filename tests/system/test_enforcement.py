@@ -324,7 +324,7 @@ def test_a_limit_that_cannot_be_set_keeps_the_job_from_starting(instance):
     first = instance.running("--", "sleep", "600")
     instance.drf("cancel", first["id"])
     instance.wait_end(first["id"])
-    with Kernel().refusing(first["cgroup"].partition("/of-")[0]):
+    with Kernel().refusing(first["cgroup"].rpartition("/")[0]):
         job = instance.ended("-c", "4", "--", "touch", "ran")
     assert job["state"] == "LAUNCH_FAILED"
     assert "could not be set up" in job["outcome"]["text"]

@@ -14,6 +14,8 @@ from drfd.launcher.runner.starter.sources import PROGRAM, fingerprint
 DAC_OVERRIDE, DAC_READ_SEARCH, KILL, SETGID, SETUID = 1, 2, 5, 6, 7
 SYS_ADMIN, SYS_RESOURCE, AUDIT_CONTROL = 21, 24, 30
 _ANSWER_BYTES = 200
+#: A job ignores no signal, as Python does with some. Of each that is not named here, the C library
+#: asks first what becomes of it, and resets it then.
 _SIGNALS = signal.valid_signals()
 
 
@@ -41,7 +43,7 @@ class Starter:
             actions = [(os.POSIX_SPAWN_DUP2, fd, fd) for fd in theirs]
             # This copies no page tables, whose pages would have to be copied at a touch.
             path = f"/proc/self/fd/{self.program_fd}"
-            return os.posix_spawn(path, argv, {}, file_actions=actions, setsigdef=_ignored())
+            return os.posix_spawn(path, argv, {}, file_actions=actions, setsigdef=_SIGNALS)
         finally:
             os.close(plan_fd)
 
@@ -100,12 +102,6 @@ def _insist_on_owner(path: str, status: os.stat_result) -> None:
     others = 0o022 if os.getuid() == 0 else 0o002
     if status.st_mode & others and not is_sticky:
         raise Unusable(f"{path} can be written by others, who could replace the program")
-
-
-def _ignored() -> list[int]:
-    """Return the signals that this process ignores, as Python does with some from its start; a job
-    ignores none. Others need no reset: an exec does that."""
-    return [each for each in _SIGNALS if signal.getsignal(each) is signal.SIG_IGN]
 
 
 def _insist_on_sources(fd: int) -> bool:
