@@ -67,18 +67,18 @@ def command(port: int, path: str | None, hosts: tuple[str, ...]) -> int:
     client.close()
 
     from drfd.linux.listening import ListeningSocket
-    from drfd_cli.web.serving import Pass, listen_on_port, serve
+    from drfd_cli.web.serving import Access, listen_on_port, serve
 
-    shown, place = Pass(), None
+    access, place = Access(), None
     if path is None:
         listener = listen_on_port(port)
         port = listener.getsockname()[1]
         own = own_hosts(port)
-        link = f"http://{own[0]}{shown.link}"
+        link = f"http://{own[0]}{access.link}"
     else:
         place = ListeningSocket(Path(path), 0o660)
         listener, own = place.listener, ["localhost"]
-        link = f"{place.path}, and there {shown.link}"
+        link = f"{place.path}, and there {access.link}"
     allowed = [*own, *hosts]
 
     def tell() -> None:
@@ -86,7 +86,7 @@ def command(port: int, path: str | None, hosts: tuple[str, ...]) -> int:
         output.say("whoever has this link sees what you may see; ^C ends the page")
 
     try:
-        serve(listener, client, shown, allowed, columns, tell)
+        serve(listener, client, access, allowed, columns, tell)
     finally:
         (place or listener).close()
     return 0

@@ -1,5 +1,5 @@
 """The live view on a terminal: it reads keys and snapshots, and draws the screen; and a screen that
-is printed, or saved as a picture.
+is printed.
 
 One thread draws. It sleeps until a key, a snapshot, an answer or a signal arrives. On the alternate
 screen only lines that have changed are written.
@@ -42,7 +42,7 @@ from drfd_cli.top.feed import (
 from drfd_cli.top.history import History
 from drfd_cli.top.keys import Act, KeyDecoder, Page
 from drfd_cli.top.paint import Line, Theme
-from drfd_cli.top.panels import in_words
+from drfd_cli.top.panels import summary
 from drfd_cli.top.state import (
     Look,
     State,
@@ -51,7 +51,7 @@ from drfd_cli.top.state import (
     shown,
     viewer_of,
 )
-from drfd_cli.top.view import Detail, Scene, Size, screen, settled, whole
+from drfd_cli.top.view import Detail, Scene, Size, screen, scrolled, whole
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import SnapshotView
@@ -181,7 +181,7 @@ class App:
                 self._screen.leave()
                 for worker in (self._feed, self._asker):
                     worker.stop()
-        return in_words(self._feed.news.snapshot)
+        return summary(self._feed.news.snapshot)
 
     def _step(self) -> bool:
         """Draw, wait for input, and handle it; False when the user has quit."""
@@ -228,7 +228,7 @@ class App:
         self._state, action = press(
             before, key, listed, max(1, size.rows // 3), viewer_of(snapshot)
         )
-        self._state = settled(self._scene(), size, self._theme)
+        self._state = scrolled(self._scene(), size, self._theme)
         match action:
             case UserAction.QUIT:
                 return False

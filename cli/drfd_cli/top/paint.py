@@ -76,19 +76,15 @@ def hue_style(number: int) -> str:
 
 
 @lru_cache(maxsize=8192)
-def fit(text: str, columns: int) -> str:
-    """Return the cleaned text, cut and padded with blanks to `columns`."""
+def fit(text: str, columns: int, *, right: bool = False) -> str:
+    """Return the cleaned text, cut and padded with blanks to `columns`, before it if `right`."""
     if columns <= 0:
         return ""
-    if len(text) <= columns and text.isascii() and text.isprintable():
-        return text.ljust(columns)
-    return pad(cut(clean(text, 4 * columns + 16), columns), columns)
+    return pad(cut(clean(text, 4 * columns + 16), columns), columns, right=right)
 
 
 def fit_right(text: str, columns: int) -> str:
-    """Return the text as `fit` does, but with the blanks before it."""
-    cut = fit(text, columns).rstrip(" ")
-    return fit(text, columns)[len(cut) :] + cut
+    return fit(text, columns, right=True)
 
 
 def width_of(line: Iterable[Segment]) -> int:

@@ -326,7 +326,7 @@ def _draining(snapshot: SnapshotView) -> list[str]:
     return [f"DRAINING: {clean(reason, 300)}" if reason else "DRAINING"]
 
 
-def in_words(snapshot: SnapshotView) -> str:
+def summary(snapshot: SnapshotView) -> str:
     """Return a summary in one line, which stays on the terminal after the live view."""
     capacity, counts = snapshot["capacity"], snapshot["counts"]
     held = {
@@ -452,7 +452,7 @@ def draw(
 
 
 def _head(table: PanelTable, theme: Theme, columns: int, *, is_focus: bool) -> Line:
-    names = [_text(each.title, width, is_right=each.is_right) for each, width in table.columns]
+    names = [fit(each.title, width, right=each.is_right) for each, width in table.columns]
     words = " " + " ".join(names)
     # The title may be wider than the first column, and then hides headings.
     title = f" {table.title} "
@@ -464,10 +464,6 @@ def _head(table: PanelTable, theme: Theme, columns: int, *, is_focus: bool) -> L
     return [Segment(fit(title + rest, columns), theme["head_focus" if is_focus else "head"])]
 
 
-def _text(cell: object, width: int, *, is_right: bool) -> str:
-    return (fit_right if is_right else fit)(str(cell), width)
-
-
 def _drawn(cell: Any, width: int, theme: Theme, *, is_right: bool) -> Line:
     """Return a cell, exactly as wide as asked."""
     if callable(cell):
@@ -476,7 +472,7 @@ def _drawn(cell: Any, width: int, theme: Theme, *, is_right: bool) -> Line:
     style = theme[getattr(cell, "style", "plain")]
     room = width - _BESIDE_BAR
     if not isinstance(cell, Gauge) or len(cell) >= _BESIDE_BAR:
-        return [Segment(_text(cell, width, is_right=is_right), style)]
+        return [Segment(fit(str(cell), width, right=is_right), style)]
     is_near = cell.style != "plain"
     words = fit_right(f"!{cell}" if is_near and not theme.has_colour else cell, _BESIDE_BAR)
     full = style if is_near else theme["good"]

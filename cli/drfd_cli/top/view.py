@@ -145,7 +145,7 @@ def screen(scene: Scene, size: Size, theme: Theme) -> list[Line]:
     return [*top, *body, *foot]
 
 
-def settled(scene: Scene, size: Size, theme: Theme) -> State:
+def scrolled(scene: Scene, size: Size, theme: Theme) -> State:
     """Return the state with the page scrolled no further than its end."""
     state = scene.state
     if state.page is Page.MAIN or not state.scroll:

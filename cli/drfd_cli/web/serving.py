@@ -21,10 +21,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs
 
 import uvicorn
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.responses import PlainTextResponse, Response
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -59,7 +58,7 @@ _HEADERS = {
 
 
 @dataclass(frozen=True)
-class Pass:
+class Access:
     """What the link of a page has: the random path below which it is, and the token."""
 
     place: str = field(default_factory=lambda: secrets.token_urlsafe(9))
@@ -78,10 +77,10 @@ class Pass:
 class Guard:
     """An ASGI application that passes on only requests that may see the page."""
 
-    def __init__(self, app: ASGIApp, shown: Pass, hosts: Iterable[str]) -> None:
+    def __init__(self, app: ASGIApp, access: Access, hosts: Iterable[str]) -> None:
         """`hosts`: the values of the Host header that name the page, in lower case."""
         self._app = app
-        self._pass = shown
+        self._access = access
         self._hosts = frozenset(hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -108,27 +107,19 @@ class Guard:
                 "this page has another address: open the link that drf web printed; behind a "
                 "proxy, name its host with drf web --host NAME",
             )
-        given = _query_token(scope)
-        if given is not None and self._pass.is_token(given):
+        given = QueryParams(scope["query_string"]).getlist("token")
+        if len(given) == 1 and self._access.is_token(given[0]):
             _tell_known(scope)
             # The token leaves the address, the history of the browser and its bookmarks. Without
             # a path the browser keeps the cookie for the page's own, also behind a proxy.
             reply = Response(status_code=303, headers={"Location": "./"})
-            cookie = f"{_COOKIE}={self._pass.token}; HttpOnly; SameSite=Strict"
+            cookie = f"{_COOKIE}={self._access.token}; HttpOnly; SameSite=Strict"
             reply.headers["Set-Cookie"] = cookie
             return reply
-        if not any(self._pass.is_token(each) for each in _cookie_tokens(headers)):
+        if not any(self._access.is_token(each) for each in _cookie_tokens(headers)):
             return _say(403, "no entry: open the link that drf web printed, with its token")
         _tell_known(scope)
         return None
-
-
-def _query_token(scope: Scope) -> str | None:
-    try:
-        values = parse_qs(scope["query_string"].decode("ascii"), max_num_fields=8).get("token")
-    except ValueError:
-        return None
-    return None if values is None or len(values) != 1 else values[0]
 
 
 def _cookie_tokens(headers: Headers) -> Iterable[str]:
@@ -176,7 +167,7 @@ def listen_on_port(port: int) -> socket.socket:
 def serve(
     listener: socket.socket,
     connection: Connection,
-    shown: Pass,
+    access: Access,
     hosts: Iterable[str],
     columns: Sequence[str],
     on_ready: Callable[[], None],
@@ -191,7 +182,7 @@ def serve(
         lambda: reader.news, lambda: server.should_exit or reader.problem is not None, columns
     )
     feed.past.add(first)
-    server = server_of(Guard(application(shown.place, connection, feed), shown, hosts))
+    server = server_of(Guard(application(access.place, connection, feed), access, hosts))
     reader.start()
     # It listens already: who connects now is served in a moment.
     on_ready()

@@ -42,9 +42,18 @@ from drfd_cli.top.app import encode
 from drfd_cli.top.history import MOST, History, height_of, history_lines
 from drfd_cli.top.keys import Act, Page, Question
 from drfd_cli.top.paint import Line, Theme, fit, fit_right, wrap
-from drfd_cli.top.panels import in_words
+from drfd_cli.top.panels import summary
 from drfd_cli.top.state import RowFilter, State, TopPanel
-from drfd_cli.top.view import LEAST_COLUMNS, LEAST_ROWS, Detail, Scene, Size, screen, settled, whole
+from drfd_cli.top.view import (
+    LEAST_COLUMNS,
+    LEAST_ROWS,
+    Detail,
+    Scene,
+    Size,
+    screen,
+    scrolled,
+    whole,
+)
 from seeds import examples
 
 SCREENS = Path(__file__).parent / "screens"
@@ -194,9 +203,9 @@ def test_a_screen_that_is_too_small_says_so_and_is_kept_within(columns, rows):
 def test_a_page_moves_no_further_than_there_is_something_to_see():
     """Or a key would seem dead for as often as another was pressed in vain."""
     short = at(three_jobs(), State(page=Page.HELP, scroll=7))
-    assert settled(short, Size(80, 50), PLAIN).scroll == 0
+    assert scrolled(short, Size(80, 50), PLAIN).scroll == 0
     long = at(three_jobs(), of_a_job(scroll=10_000), detail())
-    end = settled(long, SMALL, PLAIN)
+    end = scrolled(long, SMALL, PLAIN)
     assert 20 < end.scroll < 50
     last = "aligned 39,000 reads"
     assert last in "".join(seen(replace(long, state=end)).splitlines()[-3:])
@@ -293,9 +302,9 @@ def test_nothing_is_left_blank_or_counted_twice():
     assert re.search(r" cores .* ignored +0% ", seen(at(snapshot(external_off=["cores"]))))
     shown = {**three_jobs(), "counts": {"RUNNING": 2, "SUSPENDED": 1, "PENDING": 1}}
     assert " RUNNING 2, 1 suspended " in seen(at(shown))
-    assert "; 2 running, 1 suspended, 1 waiting" in in_words(shown)
+    assert "; 2 running, 1 suspended, 1 waiting" in summary(shown)
     shown["counts"] = {"RUNNING": 3}
-    assert "; 3 running, 0 waiting" in in_words(shown)
+    assert "; 3 running, 0 waiting" in summary(shown)
 
 
 # -- the history -------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from canned_snapshots import ended, replies, resources, three_jobs
 from drfd.client.connection import Connection
 from drfd_cli.top.feed import News
 from drfd_cli.web.pages import Feed, application
-from drfd_cli.web.serving import Guard, Pass
+from drfd_cli.web.serving import Access, Guard
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Site:
         self.news = News(three_jobs(), time.monotonic())
         self.is_over = False
         self.feed = Feed(lambda: self.news, lambda: self.is_over, look_s=0.01, alive_s=0.03)
-        self.shown = Pass()
+        self.shown = Access()
         connection = Connection(daemon.path)
         page = application(self.shown.place, connection, self.feed)
         self.app = Guard(page, self.shown, ["localhost"])
