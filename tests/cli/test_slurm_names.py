@@ -12,7 +12,7 @@ import pytest
 from canned import CannedDaemon, Message, refusal
 from cli.drf import LIGHT_DRF, Result
 from drfd.common.signals import FIRST, REST
-from drfd.core.explain.waits import ArrayLimit, Draining, HeldBy
+from drfd.core.explain.waits import CountLimit, Draining, HeldBy
 from drfd_cli.commands import slurm_lists, slurm_names
 from drfd_cli.slurm import SLURM_NAMES, fields, grammar
 
@@ -257,8 +257,8 @@ def test_squeue_lists_what_the_options_choose(lines, queue, words, shown):
     [
         ("HELD", HeldBy(by="root", job="50", is_admins=True), "JobHeldAdmin"),
         ("HELD", HeldBy(by="bob", job="50"), "JobHeldUser"),
-        ("LIMIT", ArrayLimit(array_id=51, at_once=2, running=2), "JobArrayTaskLimit"),
-        ("LIMIT", ArrayLimit(array_id=51, at_once=2, running=1), "JobArrayTaskLimit"),
+        ("LIMIT", CountLimit("array 51", at_once=2, running=2), "JobArrayTaskLimit"),
+        ("LIMIT", CountLimit("array 51", at_once=2, running=1), "JobArrayTaskLimit"),
         ("DRAINING", Draining(by="root", since_s=0.0),
          f"ReqNodeNotAvail,_UnavailableNodes:{HOST}"),
     ],

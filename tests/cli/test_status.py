@@ -21,7 +21,7 @@ WHY = {
     "text": "needs 8 cores, 3 free; job 40 (bob) holds 5 until 14:05 at the latest",
 }
 WAITS: dict[str, Any] = {"state": "PENDING", "reason": WHY, "started_at": None}
-LIMIT = {"code": "LIMIT", "text": "array 42 runs 2 tasks at once at the most"}
+LIMIT = {"code": "LIMIT", "text": "array 42 runs 2 at once at the most"}
 SHARES: dict[str, Any] = {
     "capacity": {"cores": 16.0, "memory": 120 << 30, "read": 1 << 30, "write": 1 << 29, "gres": {}},
     "free": {"cores": 4.0, "memory": 60 << 30, "read": 1 << 30, "write": 1 << 29, "gres": {}},
@@ -265,10 +265,10 @@ def test_status_has_one_row_for_the_tasks_that_wait_and_one_for_each_that_runs(d
     )  # fmt: skip
     assert text(drf("status").screen) == text(f"""
           ID   NAME   USER    POOL         STATE     CORES   MEM    TIME   WHY
- {"─" * 122}
+ {"─" * 116}
         42_5   fit    alice   root.alice   RUNNING       8   16G   1m30s
         42_6   fit    alice   root.alice   RUNNING       8   16G   1m30s
- 42_[7-99%2]   fit    alice   root.alice   PENDING       8   16G       -   LIMIT: array 42 runs 2 tasks at once at the most
+ 42_[7-99%2]   fit    alice   root.alice   PENDING       8   16G       -   LIMIT: array 42 runs 2 at once at the most
 
 93 PENDING 2 RUNNING
 """)  # noqa: E501

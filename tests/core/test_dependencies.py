@@ -26,10 +26,9 @@ from drfd.core.decisions.dependencies import (
 from drfd.core.explain.forecast import Forecast
 from drfd.core.explain.reasons import explain_wait
 from drfd.core.explain.waits import (
-    ArrayLimit,
     AwaitedJob,
+    CountLimit,
     DependenciesEnded,
-    GroupLimit,
     NeverStarts,
     StartsFrom,
     Wait,
@@ -943,13 +942,13 @@ def test_of_the_limits_of_array_and_group_the_one_that_is_reached_is_told():
     asked = st.SubmitAsked(now(), grouped(at_once=1), False, spans=((0, 5, 1),), at_once=2)
     (event,) = bench.feed(asked)
     assert isinstance(event, ev.ArraySubmitted)
-    assert why_now(bench, event.array_id + 6) == GroupLimit("alice", "sweep", at_once=1, running=1)
+    assert why_now(bench, event.array_id + 6) == CountLimit("group sweep", at_once=1, running=1)
     # Alone, the array runs as many as it may.
     asked = st.SubmitAsked(now(), spec(), False, spans=((0, 5, 1),), at_once=2)
     (event,) = bench.feed(asked)
     assert isinstance(event, ev.ArraySubmitted)
     assert len(bench.schedule()) == 2
-    assert why_now(bench, event.array_id + 6) == ArrayLimit(event.array_id, at_once=2, running=2)
+    assert why_now(bench, event.array_id + 6) == CountLimit(f"array {event.array_id}", 2, running=2)
 
 
 # -- the text --------------------------------------------------------------------------------------

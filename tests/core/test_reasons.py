@@ -12,7 +12,6 @@ from drfd.core.decisions import stimuli as st
 from drfd.core.explain import waits
 from drfd.core.explain.reasons import explain_wait, unknown_start
 from drfd.core.explain.waits import (
-    ArrayLimit,
     AwaitedJob,
     BehindInOrder,
     BeyondLimit,
@@ -20,10 +19,10 @@ from drfd.core.explain.waits import (
     ClosedNode,
     Code,
     Columns,
+    CountLimit,
     DependenciesEnded,
     Draining,
     ExternalUse,
-    GroupLimit,
     HasReservation,
     HeldBy,
     Holder,
@@ -458,11 +457,9 @@ SENTENCES: list[tuple[Wait, str]] = [
      "held by root; an administrator's drf release 1 lets it go"),
     (SuspendedBy("root", "1", is_admins=True),
      "suspended by root; an administrator's drf resume 1 lets it go on"),
-    (GroupLimit("alice", "sweep", at_once=2, running=2),
-     "2 of alice's jobs of group sweep run; at most 2 may run at once"),
-    (GroupLimit("alice", "sweep", at_once=2, running=1),
-     "at most 2 of alice's jobs of group sweep may run at once; 1 run, "
-     "and others that need the same come first"),
+    (CountLimit("group sweep", at_once=2, running=2), "group sweep runs 2 at once at the most"),
+    (CountLimit("group sweep", at_once=2, running=1),
+     "group sweep runs 2 at once at the most; 1 run, and earlier ones come first"),
     (Draining("root", 5.0),
      "root has stopped launching (drf drain) since T+5.0s, until drf undrain"),
     (Draining("root", 5.0, "disk swap"),
@@ -544,9 +541,6 @@ SENTENCES: list[tuple[Wait, str]] = [
     (BeyondMachine("2", "gpu", 1, 0, is_dispensable=True),
      "needs 1 gpu, and the machine gives only 0 "
      "since its configuration was changed; drf set --gres gpu=0 2 lets it do without"),
-    (ArrayLimit(1, 4, 4), "array 1 runs 4 tasks at once at the most"),
-    (ArrayLimit(1, 4, 2),
-     "array 1 runs 4 tasks at once at the most; 2 run, and earlier ones come first"),
     (BeyondLimit("7", "root.lab", "cores", 8000, 2000, is_changeable=True),
      "needs 8 cores, and lab may hold only 2, so it never starts; "
      "drf set -c 2 7 lets it start, and so does a higher limit"),
@@ -717,7 +711,7 @@ def test_the_reason_is_told_in_these_words(reason, sentence):
 COLUMNS: list[tuple[Wait, Columns]] = [
     (HeldBy("alice", "1"), Columns("release", "alice")),
     (SuspendedBy("root", "4_7"), Columns("resume", "root")),
-    (GroupLimit("alice", "sweep", 2, 2), Columns("group sweep", "2 at once")),
+    (CountLimit("group sweep", 2, 2), Columns("group sweep", "2 at once")),
     (Draining("root", 5.0), Columns("undrain", "root")),
     (AHEAD, Columns("end of upgrade", "maintenance window", until_s=7260)),
     (replace(AHEAD, from_s=None), Columns("never starts", "maintenance window")),
@@ -736,7 +730,7 @@ COLUMNS: list[tuple[Wait, Columns]] = [
      Columns("memory", "machine", until_s=1)),
     (BeyondMachine("2", "read:scratch", 30, 0, is_dispensable=True),
      Columns("more scratch reads", "capacity 0/s")),
-    (ArrayLimit(1, 4, 4), Columns("array 1", "4 at once")),
+    (CountLimit("array 1", 4, 4), Columns("array 1", "4 at once")),
     (BeyondLimit("7", "root.lab", "cores", 8000, 2000, is_changeable=True),
      Columns("limit of cores", "lab: 2")),
     (LimitAtThisHour("root.lab", "cores", 2000, 0, until_s=60, from_s=90),

@@ -496,7 +496,7 @@ async def test_jobs_of_a_group_are_submitted_listed_changed_and_cancelled(desk):
     assert [job["state"] for job in jobs] == ["STARTING", "PENDING", "PENDING"]
     assert jobs[1]["reason"] == {
         "code": "LIMIT",
-        "text": "1 of alice's jobs of group sweep runs; at most 1 may run at once",
+        "text": "group sweep runs 1 at once at the most",
     }
     everything = (await desk.ask(BOB, op="status"))["jobs"]
     assert {job["id"]: job.get("group") for job in everything}[plain] is None

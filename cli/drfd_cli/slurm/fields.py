@@ -60,7 +60,7 @@ LONG = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"
 ACCOUNT = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode"
 BRIEF = "JobID,State,ExitCode"
 #: How the reason of a task begins that waits for others of its array.
-_OF_ARRAY = re.compile(r"array \d+ runs \d+ tasks? at once")
+_OF_ARRAY = re.compile(r"array \d+ runs \d+ at once")
 #: The outcome of a job that somebody has cancelled.
 _CANCELLED = re.compile(r"cancelled by (\S+)")
 #: A sign of a format with its width: `%.18i`.

@@ -238,11 +238,9 @@ def count_limit(case: Case) -> Wait | None:
     limit = queues.limit_of(job, case.demand)
     if limit is None:
         return None
-    (user, of), at_once = limit
-    running = queues.running[limit[0]]
-    if isinstance(of, int):
-        return waits.ArrayLimit(of, at_once, running)
-    return waits.GroupLimit(user, of, at_once, running)
+    (_, of), at_once = limit
+    name = f"array {of}" if isinstance(of, int) else f"group {of}"
+    return waits.CountLimit(name, at_once, queues.running[limit[0]])
 
 
 def path_limit(case: Case, tree: ShareTree) -> waits.PathLimit | None:

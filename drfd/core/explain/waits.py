@@ -454,41 +454,22 @@ class BeyondMachine(Wait, frozen=True):
         return Columns(f"more {_axis_name(self.axis)}", f"capacity {capacity}")
 
 
-class ArrayLimit(Wait, frozen=True):
-    """The job's array runs as many tasks as `%N` allows."""
+class CountLimit(Wait, frozen=True):
+    """As many tasks of the job's array, or jobs of its group, run as `%N` allows."""
 
     code = "LIMIT"
-    waits_for, blocked_by = "array {0.array_id}", "{0.at_once} at once"
-    array_id: int
+    waits_for, blocked_by = "{0.of}", "{0.at_once} at once"
+    #: "array 41", "group sweep".
+    of: str
     at_once: int
-    #: The number of tasks that run; if it is less, earlier tasks come first and wait themselves.
+    #: The number of those that run; if it is less, earlier ones come first and wait themselves.
     running: int
 
     def text(self) -> str:
-        most = f"array {self.array_id} runs {self.at_once} tasks at once at the most"
+        most = f"{self.of} runs {self.at_once} at once at the most"
         if self.running >= self.at_once:
             return most
         return f"{most}; {self.running} run, and earlier ones come first"
-
-
-class GroupLimit(Wait, frozen=True):
-    """The job's group runs as many of the user's jobs as `--group NAME%N` allows."""
-
-    code = "LIMIT"
-    waits_for, blocked_by = "group {0.group}", "{0.at_once} at once"
-    user: str
-    group: str
-    at_once: int
-    running: int
-
-    def text(self) -> str:
-        running, most = self.running, self.at_once
-        name = f"{self.user}'s jobs of group {self.group}"
-        if running >= most:
-            verb = "runs" if running == 1 else "run"
-            return f"{running} of {name} {verb}; at most {most} may run at once"
-        others = "and others that need the same come first"
-        return f"at most {most} of {name} may run at once; {running} run, {others}"
 
 
 class BeyondLimit(Wait, frozen=True):
