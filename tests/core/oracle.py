@@ -512,7 +512,7 @@ class Pass:
 
     def _delayed(self, job_id: int) -> Kept | None:
         """The first reservation that it would delay."""
-        paths = ("root", *line(self.waiting[job_id].leaf))
+        paths = (*line(self.waiting[job_id].leaf), "root")
         return next(iter(kept for path in paths for kept in self._all_delayed(job_id, path)), None)
 
     def _hurts(self, job_id: int, path: str) -> bool:

@@ -128,7 +128,7 @@ def test_no_more_of_a_group_run_at_once_also_after_a_restart(instance):
         instance.wait_state(job_id, "RUNNING")
     for _ in range(2):
         assert ids_by_state("-g", "sweep") == {"RUNNING": ids[:2], "PENDING": ids[2:]}
-        assert "of group sweep run; at most 2 may run at once" in instance.drf("why", ids[2]).stdout
+        assert "group sweep runs 2 at once at the most" in instance.drf("why", ids[2]).stdout
         instance.strike("restart")
     instance.drf("set", "-y", "--group", "sweep%3")
     instance.wait_state(ids[2], "RUNNING")

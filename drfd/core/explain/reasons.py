@@ -21,10 +21,9 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import ArrayState
 from drfd.core.model import events as ev
 from drfd.core.model.hours import blocking, first_start_s, length_s
-from drfd.core.model.job import Job, JobState, RequiredOutcome
+from drfd.core.model.job import ROOT, Job, JobState, RequiredOutcome
 from drfd.core.model.machine import Room, Vector, fits, lacking_of, minus, plus, short_axes
 from drfd.core.scheduling.backfill import (
-    AtLimit,
     Behind,
     Delays,
     NoRoom,
@@ -267,11 +266,11 @@ def closed_in_pass(case: Case) -> Wait | None:
         match plan.closed_gate(case.demand, job_id, case.leaf, tree):
             case NoSlot():
                 return waits.SlotsTaken(case.rules.slot_count or 0)
-            case NoRoom():
+            case NoRoom(path):
+                if path != ROOT:
+                    return path_limit(case, tree)
                 return external_use(case) or too_little(case)
-            case AtLimit():
-                return path_limit(case, tree)
-            case Delays(delayed):
+            case Delays(_, delayed):
                 return _kept_for(case, delayed, job_id)
             case Behind(first):
                 return _behind(case, first)

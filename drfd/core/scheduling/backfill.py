@@ -448,18 +448,15 @@ class NoSlot(NamedTuple):
 
 
 class NoRoom(NamedTuple):
-    """Too little is free."""
-
-
-class AtLimit(NamedTuple):
-    """A node may not hold as much more."""
+    """Too little is left at a node: by its limit, or of the root what is free on the machine."""
 
     path: str
 
 
 class Delays(NamedTuple):
-    """The job would delay a reservation."""
+    """The job would delay a reservation that counts at a node."""
 
+    path: str
     reservation: Reservation
 
 
@@ -470,7 +467,7 @@ class Behind(NamedTuple):
 
 
 #: A gate that is closed for a job, with its facts.
-Closed = NoSlot | NoRoom | AtLimit | Delays | Behind
+Closed = NoSlot | NoRoom | Delays | Behind
 
 
 @dataclass
@@ -493,18 +490,16 @@ class Backfill:
 
     def closed_gate(self, demand: Vector, job_id: int, leaf: str) -> Closed | None:
         """Return the gate that keeps a job of the queues from starting now, the first of those that
-        are closed, or None: then it may start. Resources only shrink while a pass runs, so a gate
-        that it found closed is closed at its end too."""
+        are closed, that of the innermost node, or None: then it may start. Resources only shrink
+        while a pass runs, so a gate that it found closed is closed at its end too."""
         if self.slots_left == 0:
             return NoSlot()
-        if not fits(demand, self.free):
-            return NoRoom()
-        path = self.share_tree.reached_limit(leaf, demand)
-        if path is not None:
-            return AtLimit(path)
-        delayed = self.delayed_reservation(demand, job_id, leaf)
-        if delayed is not None:
-            return Delays(delayed)
+        for path in (*self.share_tree.limited_nodes(leaf), ROOT):
+            if not fits(demand, self._room(path)):
+                return NoRoom(path)
+            delayed = self._delayed_at(path, demand, job_id)
+            if delayed is not None:
+                return Delays(path, delayed)
         for path in (ROOT, *path_up(leaf)) if self.unpassed else ():
             if self.unpassed.get(path, job_id) != job_id:
                 return Behind(self.unpassed[path])
@@ -548,38 +543,19 @@ class Backfill:
         )
         return next(allowed, None)
 
-    def delayed_reservation(self, demand: Vector, job_id: int, leaf: str) -> Reservation | None:
-        """Return the first reservation that the job would delay if it started now, or None."""
-        if not self.reservations:
-            return None
-        for path in (ROOT, *self.share_tree.limited_nodes(leaf)):
-            found = self._delayed_at(path, demand, job_id)
-            if found is not None:
-                return found
-        return None
-
     def _delayed_at(self, path: str, demand: Vector, job_id: int) -> Reservation | None:
-        end_s = self.pass_context.end_s(job_id)
+        """Return the first reservation at the node that the job would delay if it started now, or
+        None."""
         others = [each for each in at_node(self.reservations, path) if each.job_id != job_id]
+        if not others:
+            return None
         if job_id in self.pass_context.suspended:
             # A drain may be waiting for the memory of this job, which must run and end to free it.
             others = [each if each.is_forced else replace(each, is_drain=False) for each in others]
-        return _delayed(others, demand, end_s, self._room(path)) if others else None
+        return _delayed(others, demand, self.pass_context.end_s(job_id), self._room(path))
 
     def _room(self, path: str) -> Vector:
         return self.free if path == ROOT else self.share_tree.room_below(path)
-
-    def obstacle(
-        self, demand: Vector, job_id: int, leaf: str, *, beside: bool = True
-    ) -> str | None:
-        """Return the innermost node that keeps the job from starting now: by its limit, which of
-        the root is what is free, or if `beside` by a reservation there. None if it may start."""
-        for path in (*self.share_tree.limited_nodes(leaf), ROOT):
-            if not fits(demand, self._room(path)):
-                return path
-            if beside and self._delayed_at(path, demand, job_id) is not None:
-                return path
-        return None
 
     def admit(self, demand: Vector, job_id: int, leaf: str, why: StartReason | None = None) -> None:
         """Take what a job that starts now holds out of what is free, and out of the extras of the

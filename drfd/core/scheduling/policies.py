@@ -51,6 +51,7 @@ from drfd.core.scheduling.backfill import (
     UNTIMED,
     Backfill,
     Closed,
+    Delays,
     NoRoom,
     PassContext,
     Reservation,
@@ -373,7 +374,9 @@ class _DrfPass(_Pass):
             (_, job_id), demand = self.wait_index.first[leaf]
             if not self.pass_context.has_waited_too_long(job_id):
                 return None
-            path = self.backfill.obstacle(demand, job_id, leaf, beside=False)
+            path = self.share_tree.reached_limit(leaf, demand)
+            if path is None and not fits(demand, self.backfill.free):
+                path = ROOT
             kind = self._scope(leaf), demand
             if (
                 path is not None
@@ -401,7 +404,7 @@ class _DrfPass(_Pass):
             if not fits(demand, self.wait_index.shares.most(leaf)):
                 # Its limits have become smaller than the job, perhaps for some hours.
                 continue
-            if self.backfill.obstacle(demand, job_id, leaf) is None:
+            if self.backfill.closed_gate(demand, job_id, leaf) is None:
                 self.start(leaf, (entry, demand), StartReason.RESERVATION)
             else:
                 self._reserve(leaf, demand, job_id, before.within, before)
@@ -549,9 +552,10 @@ class _DrfPass(_Pass):
         for ((_, job_id), leaf), demand in merge(*lines):
             if not fits(demand, left[ROOT]):
                 continue
-            delayed = self.backfill.delayed_reservation(demand, job_id, leaf)
-            if delayed is None:
+            closed = self.backfill.closed_gate(demand, job_id, leaf)
+            if not isinstance(closed, Delays):
                 continue
+            owner = closed.reservation.leaf
             nodes = (ROOT, *tree.limited_nodes(leaf))
             for path in nodes[1:]:
                 left.setdefault(path, tree.room_below(path))
@@ -559,7 +563,7 @@ class _DrfPass(_Pass):
                 if not all(fits(demand, left[path]) for path in nodes):
                     break
                 left |= {path: minus(left[path], placed(demand, left[path])) for path in nodes}
-                kept[delayed.leaf] = plus(kept.get(delayed.leaf, minus(demand, demand)), demand)
+                kept[owner] = plus(kept.get(owner, minus(demand, demand)), demand)
             if not any(fits(each, left[ROOT]) for each in fitting):
                 break
         now_s = self.pass_context.now_s
@@ -620,7 +624,8 @@ class _DrfPass(_Pass):
         """Reserve for the leaf's first job if it cannot start and has waited long enough. Returns
         whether anything was reserved."""
         (_, job_id), demand = self.wait_index.first[leaf]
-        path = self.backfill.obstacle(demand, job_id, leaf)
+        closed = self.backfill.closed_gate(demand, job_id, leaf)
+        path = closed.path if isinstance(closed, NoRoom | Delays) else None
         was_limited = limited.pop(leaf, None) is not None
         if (
             path is not None
@@ -738,8 +743,9 @@ class _BaselinePass(_Pass):
             (_, job_id), demand = head
             closed = backfill.closed_gate(demand, job_id, leaf)
             if closed is not None:
-                backfill.unpassed[ROOT if isinstance(closed, NoRoom) else leaf] = job_id
-                if isinstance(closed, NoRoom):
+                is_full = closed == NoRoom(ROOT)
+                backfill.unpassed[ROOT if is_full else leaf] = job_id
+                if is_full:
                     return leaf, head
                 turns.drop(leaf)
             elif self.start(leaf, head):
