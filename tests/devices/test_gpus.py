@@ -363,7 +363,6 @@ def hanging(monkeypatch) -> Iterator[list[subprocess.Popen[bytes]]]:
     program = driver_files._READER.replace("import json", "import time, json")
     program = program.replace("flush=True)", "flush=True)\n    time.sleep(600)")
     monkeypatch.setattr(driver_files, "_READER", program)
-    monkeypatch.setattr(driver_files, "_PATIENCE_S", 2.0)
     monkeypatch.setattr(driver_files._StuckReader, "process", None)
     monkeypatch.setattr(Unkillable, "started", [], raising=False)
     monkeypatch.setattr(subprocess, "Popen", Unkillable)
@@ -387,7 +386,7 @@ def test_a_reader_that_cannot_run_says_nothing_of_the_driver(tmp_path, monkeypat
 
 
 @pytest.mark.slow
-def test_a_driver_that_hangs_is_waited_for_once(tmp_path, hanging):
+def test_a_driver_that_hangs_is_waited_for_once(tmp_path, monkeypatch, hanging):
     for name in ("first", "second"):
         (tmp_path / name).write_text(name)
     paths = [str(tmp_path / name) for name in ("first", "second")]
@@ -395,9 +394,10 @@ def test_a_driver_that_hangs_is_waited_for_once(tmp_path, hanging):
     assert found[paths[0]] == "first"
     assert isinstance(found[paths[1]], GpuFault)
     assert str(found[paths[1]]) == f"{paths[1]}: the driver does not answer"
+    monkeypatch.setattr(driver_files, "_PATIENCE_S", 120.0)
     before_mono_s = time.monotonic()
     assert all(isinstance(each, GpuFault) for each in read_each(paths).values())
-    assert time.monotonic() - before_mono_s < 1
+    assert time.monotonic() - before_mono_s < 60, "a busy machine may take a while for nothing"
     assert len(hanging) == 1
 
 
