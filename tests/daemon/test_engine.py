@@ -229,44 +229,6 @@ def test_a_pass_with_very_many_starts_is_cut_and_goes_on_in_the_next_turn(shell)
     assert len(begun) > 10
 
 
-def test_after_a_long_pass_that_decides_nothing_there_is_none_for_a_while(shell):
-    """Each change of one among thousands of unlike waiting jobs asked for a pass of a tenth of a
-    second, and nobody else had his turn."""
-    mono_s, passes = [1000.0], []
-    run = shell.engine.scheduler.run
-
-    def slow(*given: Any) -> Any:
-        passes.append(mono_s[0])
-        mono_s[0] += 0.1
-        return run(*given)
-
-    shell.engine.scheduler.run = slow
-    shell.engine.clock = lambda: now()._replace(mono_s=mono_s[0])
-    shell.turn(st.SubmitAsked(now(), spec(asks=demand(9))))
-    assert [effect.job_id for effect in shell.host.take()] == [1]
-    # It has decided something.
-    shell.turn(st.SubmitAsked(now(), spec(asks=demand(9))))
-    assert len(passes) == 2
-    assert shell.engine.again_mono_s is None
-    for priority in range(5):
-        shell.turn(st.ChangeAsked(now(), 2, ALICE, st.Change(priority=1 + priority)))
-    assert len(passes) == 2
-    assert shell.engine.again_mono_s == pytest.approx(1000.3)
-    assert not shell.engine.wants_turn
-    assert shell.engine.due_s() == pytest.approx(0.1)
-    mono_s[0] = 1000.6
-    # Whoever sets the timer only now, late, still sets one.
-    assert shell.engine.due_s() == pytest.approx(0.001)
-    shell.turn(st.Tick(now()))
-    assert len(passes) == 3
-    # Quick passes need no rest.
-    shell.engine.scheduler.run = run
-    mono_s[0] += 1
-    for priority in range(5):
-        shell.turn(st.ChangeAsked(now(), 2, ALICE, st.Change(priority=10 + priority)))
-        assert shell.engine.again_mono_s is None
-
-
 # -- preemption --------------------------------------------------------------------------------
 
 
@@ -489,6 +451,7 @@ def test_work_that_is_due_before_the_timer_is_set_still_has_a_turn(make_shell):
     shell.host.take()
     shell.engine.clock = lambda: now(5000)
     shell.engine.leftovers_due_mono_s = now(5001).mono_s
+    shell.engine.turn([])
     assert not shell.engine.wants_turn
     assert shell.engine.due_s() == 1
     shell.engine.clock = lambda: now(5002)

@@ -64,9 +64,8 @@ _REMEMBERED_HALF_LIVES = 6
 ALWAYS_BYTES = 1 << 20
 #: Jobs started in one turn, at most: launching costs more than choosing.
 _MOST_STARTS = 64
-#: Seconds from which on a pass counts as long, and the longest rest after it, which otherwise lasts
-#: as long as the pass did.
-_LONG_PASS_S, _MOST_REST_S = 0.02, 0.1
+#: The longest rest after a part of leftover work, in seconds.
+_MOST_REST_S = 0.1
 
 
 class Launchers(Protocol):
@@ -213,11 +212,6 @@ class Engine:
     #: Dependents that one turn notifies of the ends of other jobs, at most.
     notified_at_once: int = 64
     _wants_pass: bool = True
-    #: The earliest time of the next pass after a long one that decided nothing: a user whose
-    #: requests ask for one pass after the other must not keep all others waiting.
-    _pass_due_mono_s: float = 0.0
-    #: Whether the latest turn has left its pass to the one at that time.
-    _is_pass_postponed: bool = False
     #: (job, attempt) of ends whose usage is counted and that may not be durable yet. If its turn
     #: fails, an attempt ends once more, and its usage must not be counted twice.
     _remembered: set[tuple[int, int]] = field(default_factory=set)
@@ -343,7 +337,7 @@ class Engine:
         if again_mono_s is not None:
             delays.append(max(0.001, again_mono_s - now.mono_s))
         pass_s = self.scheduler.next_pass_s
-        if pass_s is not None and not self._is_pass_postponed:
+        if pass_s is not None:
             # It may have come while this turn was made.
             least_s = 0.001 if self.launchers.is_ready() else _OVERDUE_S
             delays.append(min(_CLOCK_S, max(least_s, pass_s - now.at_s)))
@@ -595,17 +589,12 @@ class Engine:
 
     @property
     def again_mono_s(self) -> float | None:
-        """The time, on the monotonic clock, at which a turn is due for a postponed pass or leftover
-        work; None if there is neither. It stays the same once it has come: whoever looks later must
-        not take work that is due for none."""
-        dues = []
-        if self._has_left_over():
-            dues.append(self.leftovers_due_mono_s)
-        if self._is_pass_postponed:
-            dues.append(self._pass_due_mono_s)
-        elif self._wants_pass and self.scheduler.is_cut and self.launchers.is_ready():
-            dues.append(0.0)
-        return min(dues, default=None)
+        """The time, on the monotonic clock, at which a turn is due for the rest of a pass or
+        leftover work; None if there is neither. It stays the same once it has come: whoever looks
+        later must not take work that is due for none."""
+        if self._wants_pass and self.scheduler.is_cut and self.launchers.is_ready():
+            return 0.0
+        return self.leftovers_due_mono_s if self._has_left_over() else None
 
     def want_pass(self) -> None:
         self._wants_pass = True
@@ -706,23 +695,15 @@ class Engine:
         pass_s = self.scheduler.next_pass_s
         if pass_s is not None and self.clock().at_s >= pass_s:
             self._wants_pass = True
-        begin_mono_s = self.clock().mono_s
-        is_wanted = self._wants_pass and self.launchers.is_ready()
-        self._is_pass_postponed = is_wanted and begin_mono_s < self._pass_due_mono_s
-        if not is_wanted or self._is_pass_postponed:
+        if not self._wants_pass or not self.launchers.is_ready():
             return
-        is_idle = True
         for event in self.scheduler.run(self.ledger, self.rules, self.clock()):
-            is_idle = False
             if isinstance(event, ev.Admitted):
                 for taken in self.taken_attempts.values():
                     if event.job_id in taken:
                         above = taken[event.job_id] + 1
                         event = structs.replace(event, attempt=max(event.attempt, above))
             self._record(event)
-        end_mono_s = self.clock().mono_s
-        if is_idle and end_mono_s - begin_mono_s > _LONG_PASS_S:
-            self._pass_due_mono_s = end_mono_s + min(_MOST_REST_S, end_mono_s - begin_mono_s)
         # Its own events ask for no further pass: all that fits is placed, or the pass was cut.
         self._wants_pass = self.scheduler.is_cut
 
