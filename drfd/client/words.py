@@ -260,9 +260,10 @@ def _at(part: dict[str, str | None], now_s: float, *, is_past: bool) -> int:
         named = part.get("year") or (part.get("short") and f"20{part['short']}")
         at = time.strptime(f"{named or year}-{part['month']}-{part['day']}", "%Y-%m-%d")[:3]
         others = at if named else (at[0] + step, *at[1:])
-    found_s = _unix(*at, hour, minute, second, now_s=now_s)
+    clock = hour, minute, second
+    found_s = _unix(at, clock, now_s)
     is_other = found_s > now_s if is_past else found_s <= now_s
-    return _unix(*others, hour, minute, second, now_s=now_s) if is_other else found_s
+    return _unix(others, clock, now_s) if is_other else found_s
 
 
 def _of_twelve(found: re.Match[str]) -> str:
@@ -324,14 +325,11 @@ def _bad(what: str, text: str, fault: str, hint: str) -> Refused:
     return Refused("bad-value", f"{what}: {word!r} is {fault}", hint=hint)
 
 
-def _unix(
-    year: int, month: int, day: int, hour: int, minute: int, second: int, *, now_s: float
-) -> int:
+def _unix(day: tuple[int, int, int], clock: tuple[int, int, int], now_s: float) -> int:
     """Return the next moment after now that has this date and time, or else the last. Where clocks
     are set back, there are two. Raises OverflowError."""
-    clock = hour, minute, second
     # In summer time, not in it, and as mktime(3) finds out, which moves a time that is left out. It
     # takes a 32nd for the next month's 1st.
-    found = [int(time.mktime((year, month, day, *clock, 0, 0, each))) for each in (1, 0, -1)]
+    found = [int(time.mktime((*day, *clock, 0, 0, each))) for each in (1, 0, -1)]
     exact = [each for each in found if time.localtime(each)[3:6] == clock] or found[2:]
     return next((each for each in exact if each > now_s), exact[-1])

@@ -274,12 +274,10 @@ class LaunchOrder(AttemptOrder):
             uid=self.uid, user=self.user, journal=self.journal, submitted_us=self.submitted_us
         )
 
-    def output_path(self, pattern: str, cwd: str) -> str:
-        """Return the path of an output file for this pattern of the user's (`drfd.payload.unpack`);
-        `cwd` is the job's directory."""
-        return unpack.output_path(
-            pattern,
-            cwd=cwd,
+    @property
+    def output_signs(self) -> unpack.Signs:
+        """What the signs in the user's patterns of output files stand for."""
+        return unpack.output_signs(
             job_id=self.id,
             array_id=self.array_id,
             index=self.array_index,

@@ -69,21 +69,22 @@ def arguments(own: bytes) -> list[str]:
     return [_text(word) for word in own.split(b"\0")[FIELDS:-1]]
 
 
-def output_path(
-    pattern: str, *, cwd: str, job_id: int, array_id: int, index: int, name: str, user: str
-) -> str:
-    """Return an output path, relative to the cwd, with its %-patterns filled in. %j is the job id,
-    %A the array id (the job id if `array_id` is 0, for a job in no array), %a the index (0 in no
-    array), %x the name and %u the user."""
+#: What %j, %A, %a, %x and %u stand for.
+Signs = tuple[str, str, str, str, str]
+
+
+def output_signs(*, job_id: int, array_id: int = 0, index: int = 0, name: str, user: str) -> Signs:
+    """Return what the signs in patterns of output files stand for: %j the job id, %A the array id
+    (the job id if `array_id` is 0, for a job in no array), %a the index (0 in no array), %x the
+    name and %u the user."""
     # A slash in a name would be another directory.
-    signs = {
-        "j": str(job_id),
-        "A": str(array_id or job_id),
-        "a": str(index),
-        "x": name.replace("/", "_"),
-        "u": user.replace("/", "_"),
-    }
-    path = filled(pattern, signs)
+    names = name.replace("/", "_"), user.replace("/", "_")
+    return str(job_id), str(array_id or job_id), str(index), *names
+
+
+def output_path(pattern: str, cwd: str, signs: Signs) -> str:
+    """Return an output path, relative to the cwd, with its %-patterns filled in."""
+    path = filled(pattern, dict(zip(_LETTERS[1:], signs, strict=True)))
     return path if path.startswith("/") else f"{cwd.rstrip('/')}/{path}"
 
 

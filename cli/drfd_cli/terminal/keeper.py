@@ -72,7 +72,7 @@ def _open_output(client: Connection, job_id: int) -> tuple[str, int]:
     """Open the job's output file, which `drf log` reads, as the job would open it. Its name follows
     from what the user has signed: the daemon must not choose what is written to."""
     from drfd.payload.pack import usual_output
-    from drfd.payload.unpack import is_named_by_id, is_own_file, output_path
+    from drfd.payload.unpack import is_named_by_id, is_own_file, output_path, output_signs
 
     pattern, cwd, name = f"{usual_output(is_array=False)}.out", os.getcwd(), ""
     other = client.another()
@@ -85,7 +85,7 @@ def _open_output(client: Connection, job_id: int) -> tuple[str, int]:
     finally:
         other.close()
     user = getpwuid(os.getuid()).pw_name if "%u" in pattern else ""
-    path = output_path(pattern, cwd=cwd, job_id=job_id, array_id=0, index=0, name=name, user=user)
+    path = output_path(pattern, cwd, output_signs(job_id=job_id, name=name, user=user))
     own = is_named_by_id(pattern)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_CLOEXEC

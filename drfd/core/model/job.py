@@ -556,15 +556,14 @@ class DeclaredJob(Struct, frozen=True, gc=False):
 
 def output_path(pattern: str, job: Job) -> str:
     """Return the path of an output file as the job's process opens it (`drfd.payload.unpack`)."""
-    return unpack.output_path(
-        pattern,
-        cwd=job.spec.cwd,
+    signs = unpack.output_signs(
         job_id=job.id,
         array_id=job.array_id or 0,
         index=job.array_index or 0,
         name=job.spec.name,
         user=job.spec.user,
     )
+    return unpack.output_path(pattern, job.spec.cwd, signs)
 
 
 def shares_output(job: Job, others: Iterable[Job]) -> bool:

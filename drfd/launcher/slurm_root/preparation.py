@@ -23,7 +23,7 @@ from drfd.launcher.runner.failures import of_error, unreadable
 from drfd.linux.sealed import read_sealed
 from drfd.payload import scripts, unpack
 from drfd.payload.environment import DEVICE_LISTS
-from drfd.payload.unpack import LaunchPayload
+from drfd.payload.unpack import LaunchPayload, output_path
 
 #: Descriptor of a submitted script, in the job.
 _SCRIPT_FD = 9
@@ -48,10 +48,9 @@ def main(arguments: Sequence[str]) -> None:
                 env.pop(name, None)
         _write(env_fd, "".join(f"{name}={text}\0" for name, text in env.items()))
         _write(script_fd, script_of(payload))
-        stdout, stderr = (
-            order.output_path(each, payload.cwd) for each in (payload.stdout, payload.stderr)
-        )
-        _write(1, f"{gid}\0{stdout}\0{stderr}\0")
+        outputs = payload.stdout, payload.stderr
+        paths = (output_path(each, payload.cwd, order.output_signs) for each in outputs)
+        _write(1, "\0".join((str(gid), *paths, "")))
     except Exception as error:
         failed = Denied(unreadable(error)) if isinstance(error, ValueError) else error
         _write(2, json.dumps(of_error(failed)))

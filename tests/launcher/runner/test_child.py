@@ -26,7 +26,7 @@ from drfd.launcher.runner.starter.program import needed_capabilities
 from drfd.launcher.system import process
 from drfd.launcher.system.process import count_of_user
 from drfd.linux import syscalls
-from drfd.payload.unpack import may_be_output, output_path
+from drfd.payload.unpack import may_be_output, output_path, output_signs
 from kernel import empty_cgroup
 from launcher.rig import (
     UNTIL_GO,
@@ -322,9 +322,7 @@ def test_a_name_that_others_can_guess_is_not_written_where_they_have_put_somethi
 def test_numbers_in_names_of_files_have_zeros_up_to_a_width(run, work, pattern, name):
     """The job's process and the readers of its output name the same file."""
     succeeded(run(shell("echo x", cwd=work, name="train", stdout=pattern)))
-    path = output_path(
-        pattern, cwd=str(work), job_id=1, array_id=0, index=0, name="train", user=me()
-    )
+    path = output_path(pattern, str(work), output_signs(job_id=1, name="train", user=me()))
     assert path == f"{work}/{name}" and (work / name).read_text() == "x\n"
     assert may_be_output(path, pattern, str(work), "train")
 

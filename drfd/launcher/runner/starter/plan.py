@@ -94,20 +94,13 @@ def plan_of(job: JobStart, settings: list[CgroupSetting], capabilities: int) -> 
         uid=user.pw_uid,
         gid=identity.gid_of(user, job.groups, order.gid),
         groups=tuple(job.groups),
-        signs=_signs(job),
+        signs=order.output_signs,
         hidden=[*variables.hidden],
         defaults=_pairs(variables.defaults),
         openmp_defaults=_pairs(variables.openmp),
         wait_defaults=_pairs(variables.wait),
         own=_pairs(variables.own),
     )
-
-
-def _signs(job: JobStart) -> tuple[str, str, str, str, str]:
-    """Return what %j, %A, %a, %x and %u stand for (`unpack.output_path`)."""
-    order = job.assignment.order
-    numbers = str(order.id), str(order.array_id or order.id), str(order.array_index)
-    return *numbers, order.name.replace("/", "_"), order.user.replace("/", "_")
 
 
 def _pairs(env: dict[str, str]) -> list[str]:
