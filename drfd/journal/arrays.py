@@ -15,7 +15,6 @@ from drfd.core.ledger.queue import FailedTask, LiveArray
 from drfd.core.model.job import Array, Job, JobState, Outcome
 from drfd.journal import records
 from drfd.journal.database import Database
-from drfd.journal.pruning import EventCount
 
 #: Number of tasks with one outcome that are listed by id.
 _NAMED = 10_000
@@ -24,10 +23,17 @@ _READ_BYTES = 4 << 20
 _BAD = tuple(outcome.value for outcome in Outcome if outcome is not Outcome.COMPLETED)
 #: Asks for these arrays, and the first task with each of these outcomes. Only constants are put
 #: into the statement.
-_FIRST = "(select min(id) from jobs where array_id = arrays.id and state = '{}')"
+_FIRST = "(select min(id) from jobs where live = 0 and array_id = arrays.id and state = '{}')"
 _ENDS_QUERY = (
     f"select id, cancelled_at, {', '.join(map(_FIRST.format, _BAD))} from arrays"  # noqa: S608
     " where id in (select value from json_each(?))"
+)
+_WRITE = (
+    "insert into arrays (id, last_id, uid, user, live, cancelled_at, ended_at, seq, data, spec,"
+    " events) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (id) do update set"
+    " live = excluded.live, cancelled_at = excluded.cancelled_at, ended_at = excluded.ended_at,"
+    " seq = excluded.seq, data = excluded.data, spec = ifnull(excluded.spec, spec),"
+    " events = cast(events || excluded.events as blob)"
 )
 #: Asks which of these jobs without a record are tasks that were cancelled.
 _CANCELLED_QUERY = (
@@ -60,16 +66,16 @@ class Arrays:
         self._whole = lru_cache(_WHOLE_KEPT)(partial(self._read, records.decode_array))
         self._heads = lru_cache(_HEADS_KEPT)(partial(self._read, records.decode_array_head))
 
-    def put(self, array: Array, events: EventCount, *, ended_at: float | None) -> None:
-        """Store an array; `ended_at` is the Unix time of its last task's end, or None if live."""
-        spec, cancelled_at = array.spec, array.common.ended_at
+    def put(
+        self, array: Array, ended_at: float | None, seq: int, line: bytes, spec: bytes | None
+    ) -> None:
+        """Store an array with a new event; `ended_at` is the Unix time of its last task's end, or
+        None if live, and `spec` its specification if it was altered."""
         self._db.write(
-            "insert or replace into arrays (id, last_id, uid, user, live, cancelled_at, data,"
-            " ended_at, events, event_bytes, events_dropped)"
-            " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            _WRITE,
             (
-                *(array.id, array.last_id, spec.uid, spec.user, ended_at is None, cancelled_at),
-                *(records.encode(array), ended_at, *events),
+                *(array.id, array.last_id, array.spec.uid, array.spec.user, ended_at is None),
+                *(array.common.ended_at, ended_at, seq, records.encode(array), spec, line),
             ),
         )
 
@@ -124,10 +130,17 @@ class Arrays:
 
     def roll(self, array: Array) -> TaskCounts:
         """Count the tasks that have a record of their own, by state or outcome."""
-        query = "select state, count(*) from jobs where array_id = ? group by state"
-        named = "select id from jobs where array_id = ? and state = ? order by id limit ?"
+        query = (
+            "select state, count(*) from (select state from jobs where live = 0 and array_id = :id"
+            " union all select state from jobs where live = 1 and id > :id and id <= :last)"
+            " group by state"
+        )
+        named = (
+            "select id from jobs where live = 0 and array_id = ? and state = ? order by id limit ?"
+        )
         with self._db.reported("read"):
-            counts = dict(self._db.execute(query, (array.id,)).fetchall())
+            ids = {"id": array.id, "last": array.last_id}
+            counts = dict(self._db.execute(query, ids).fetchall())
             bad = {
                 state: joined(
                     job_id for (job_id,) in self._db.execute(named, (array.id, state, _NAMED))
@@ -165,7 +178,7 @@ class Arrays:
 
     def first_bad(self, array: Array) -> Job | None:
         """Return the first task, by index, that has ended and did not complete, or None."""
-        query = "select min(id) from jobs where array_id = ? and state = ?"
+        query = "select min(id) from jobs where live = 0 and array_id = ? and state = ?"
         with self._db.reported("read"):
             found = [self._db.execute(query, (array.id, state)).fetchone()[0] for state in _BAD]
             first = min((each for each in found if each is not None), default=None)
@@ -173,8 +186,8 @@ class Arrays:
                 return array.task(array.cancelled[0][0])
             if first is None:
                 return None
-            row = self._db.execute("select data from jobs where id = ?", (first,)).fetchone()
-            return records.decode_job(row[0])
+            query = "select data, spec from records where id = ?"
+            return records.decode_job(*self._db.execute(query, (first,)).fetchone())
 
     def ended_ids(self, array: Array, *, limit: int) -> list[int]:
         """Return the ids of the last ended tasks that have records of their own."""
@@ -209,6 +222,10 @@ class Arrays:
     def _unmaterialized(self, array: Array) -> tuple[Ids, ...]:
         if array.common.state is JobState.ENDED:
             return ()
-        # This query uses the index alone, because the rows are long.
-        rows = self._db.execute("select id from jobs where array_id = ?", (array.id,))
+        # Both queries use an index alone, because the rows are long.
+        query = (
+            "select id from jobs where live = 0 and array_id = :id"
+            " union all select id from jobs where live = 1 and id > :id and id <= :last"
+        )
+        rows = self._db.execute(query, {"id": array.id, "last": array.last_id})
         return tuple(gaps(sorted(job_id for (job_id,) in rows), array.id + 1, array.last_id))

@@ -1,15 +1,13 @@
 """The past as users ask for it: ended jobs, the events of one job, and which jobs have changed.
 
 Each function reads over a connection of its own, which sees what is committed and blocks no writer,
-so it may be called from any thread while the daemon writes. It reads a bounded number of rows of a
-job's events.
+so it may be called from any thread while the daemon writes.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,43 +23,41 @@ from drfd.journal.arrays import Arrays, TaskCounts
 from drfd.journal.database import Database, open_snapshot
 from drfd.protocol.requests import HistoryFilter
 
-#: Number of first events, and of last ones, in a story.
-FIRST, LAST = 20, 200
-
 
 @dataclass(frozen=True, slots=True)
 class Story:
     events: list[ev.Event]
-    #: Number of events left out between the first and the last ones, and of those dropped.
-    omitted: int
+    #: Number of events that were given up.
     dropped: int
 
 
 def read_story(path: Path, job_id: int, array_id: int | None) -> Story:
-    """Return the first and last events of a job or array. Raises HostError. The events of a task
-    include those of its array from before it had a record of its own."""
+    """Return the events of a job or array. Raises HostError."""
     with open_snapshot(path) as db:
-        (born,) = db.execute("select min(seq) from events where job_id = ?", (job_id,)).fetchone()
-        # Each of them is a range of one index.
-        parts = [(job_id, _AT_THE_END)]
-        if array_id is not None:
-            parts.insert(0, (array_id, _AT_THE_END if born is None else born))
-        count, dropped = 0, 0
-        for part in parts:
-            statement = "select count(*) from events where job_id = ? and seq < ?"
-            count += db.execute(statement, part).fetchone()[0]
-        for table in ("jobs", "arrays"):
-            # Only constants of this module are put into the statement.
-            statement = f"select events_dropped from {table} where id = ?"  # noqa: S608
-            row = db.execute(statement, (job_id,)).fetchone()
-            dropped += 0 if row is None else row[0]
-        if count <= FIRST + LAST:
-            rows = list(_rows(db, parts, "asc", count))
-        else:
-            last = list(_rows(db, parts[::-1], "desc", LAST))
-            rows = [*_rows(db, parts, "asc", FIRST), *last[::-1]]
-        events = [records.decode_event(kind, data) for kind, data in rows]
-    return Story(events, count - len(events), dropped)
+        return story(db, job_id, array_id)
+
+
+def story(db: Database, job_id: int, array_id: int | None) -> Story:
+    """Return the events of a job or array. Those of a task include those of its array from before
+    it had a record of its own."""
+    own, dropped = _row_of(db, job_id)
+    first: list[tuple[int, ev.Event]] = []
+    query = "select seq, event, spec from submissions where job_id = ?"
+    for seq, *submission in db.execute(query, (job_id if array_id is None else array_id,)):
+        first = [(seq, records.decode_submission(*submission))]
+    if array_id is not None:
+        born = own[0][0] if own else _AT_THE_END
+        first += [each for each in _row_of(db, array_id)[0] if each[0] < born]
+    return Story([event for _, event in (*first, *own)], dropped)
+
+
+def _row_of(db: Database, job_id: int) -> tuple[list[tuple[int, ev.Event]], int]:
+    query = (
+        "select events, dropped from jobs where id = :id"
+        " union all select events, dropped from arrays where id = :id"
+    )
+    events, dropped = db.execute(query, {"id": job_id}).fetchone() or (b"", 0)
+    return records.decode_events(events), dropped
 
 
 def read_roll(path: Path, array: Array) -> TaskCounts:
@@ -74,7 +70,7 @@ def read_last_ended(path: Path, past: PastFilter, *, most: int) -> tuple[list[Jo
     """Return the selected ended jobs, and up to `most` arrays of the same user whose waiting tasks
     were all cancelled at once; the newest first. Raises HostError."""
     with _reader(path) as db:
-        jobs = [records.decode_job(data) for (data,) in db.execute(*query(past))]
+        jobs = [records.decode_job(*row) for row in db.execute(*query(past))]
         return jobs, Arrays(db).cancelled(limit=most, user=past.user)
 
 
@@ -86,20 +82,6 @@ def read_ended_ids(path: Path, array: Array, *, limit: int) -> list[int]:
 
 
 _AT_THE_END = 1 << 62
-
-
-def _rows(
-    db: sqlite3.Connection, parts: list[tuple[int, int]], order: str, most: int
-) -> Iterator[tuple[str, bytes]]:
-    # No part of the statement comes from outside.
-    statement = (
-        "select kind, data from events where job_id = ? and seq < ?"  # noqa: S608
-        f" order by seq {order} limit ?"
-    )
-    for part in parts:
-        rows = db.execute(statement, (*part, most)).fetchall()
-        most -= len(rows)
-        yield from rows
 
 
 class PastFilter(HistoryFilter, frozen=True):
@@ -122,7 +104,7 @@ def query(past: PastFilter) -> tuple[str, dict[str, object]]:
         ("user = :user", "user", past.user),
         (_state_word(past.states), "states", _state_value(past.states)),
         (f"is_like({_NAME}, :name)", "name", past.name),
-        ("json_extract(cast(data as text), '$.spec.group.name') = :group", "group", past.group),
+        ("json_extract(cast(spec as text), '$.group.name') = :group", "group", past.group),
         (_IN_POOL, "pool", pool),
         ("ended_at >= :since", "since", past.since_s),
         ("ended_at < :until", "until", past.until_s),
@@ -137,7 +119,7 @@ def query(past: PastFilter) -> tuple[str, dict[str, object]]:
     where = " and ".join(words)
     order = "order by ended_at desc, id desc limit :limit"
     # All values are bound; no part of the statement comes from outside.
-    return f"select data from jobs where {where} {order}", values  # noqa: S608
+    return f"select data, spec from records where {where} {order}", values  # noqa: S608
 
 
 def is_like(name: str, pattern: str) -> bool:
@@ -156,15 +138,15 @@ def compiled(pattern: str) -> re.Pattern[str]:
 def read_ended(path: Path, past: PastFilter) -> Iterator[Job]:
     """Yield the selected jobs, newest first. Raises HostError."""
     with _reader(path) as db:
-        for (data,) in db.execute(*query(past)):
-            yield records.decode_job(data)
+        for row in db.execute(*query(past)):
+            yield records.decode_job(*row)
 
 
 def read_declared(path: Path, past: PastFilter) -> Iterator[DeclaredJob]:
     """Yield as `read_ended` does, in a third of the time."""
     with _reader(path) as db:
-        for (data,) in db.execute(*query(past)):
-            yield records.decode_declared(data)
+        for row in db.execute(*query(past)):
+            yield records.decode_declared(*row)
 
 
 @contextmanager
@@ -185,12 +167,9 @@ def read_curves(path: Path, ids: Iterable[int]) -> dict[int, Curve]:
 _IS_ONE_OF = (
     "(id in (select value from json_each(:ids)) or array_id in (select value from json_each(:ids)))"
 )
-_NAME = "json_extract(cast(data as text), '$.spec.name')"
-_IN_POOL = (
-    "(json_extract(cast(data as text), '$.spec.pool') = :pool"
-    " or substr(json_extract(cast(data as text), '$.spec.pool'), 1, length(:pool) + 1)"
-    " = :pool || '.')"
-)
+_NAME = "json_extract(cast(spec as text), '$.name')"
+_POOL = "json_extract(cast(spec as text), '$.pool')"
+_IN_POOL = f"({_POOL} = :pool or substr({_POOL}, 1, length(:pool) + 1) = :pool || '.')"
 
 
 def _state_word(states: tuple[str, ...]) -> str:

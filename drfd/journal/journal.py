@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 
 import msgspec
@@ -28,17 +30,23 @@ from drfd.journal import records
 from drfd.journal.arrays import Arrays
 from drfd.journal.database import Database
 from drfd.journal.files import Reserve, open_database
-from drfd.journal.pruning import EventCount, EventTally, Pruning
+from drfd.journal.history import story
+from drfd.journal.pruning import Pruning
 from drfd.journal.submissions import StoredSubmissions
 
+#: Maximum number of bytes of the events in the row of a live job or array, and how many of them
+#: stay when there are more.
+MOST_BYTES, LEFT_BYTES = 32 << 10, 24 << 10
+#: Bytes that a live job or array takes in memory and in the journal besides events and texts.
+JOB_BYTES = 1400
 #: Write the row of a job. The indices of live and of ended jobs are not written again while a job
-#: is live.
+#: is live. A new task has the specification of its array.
 _WRITE_LIVE = (
-    "insert into jobs (id, uid, user, live, array_id, state, ended_at, data, events, event_bytes,"
-    " events_dropped) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (id) do update set"
-    " state = excluded.state, ended_at = excluded.ended_at, data = excluded.data,"
-    " events = excluded.events, event_bytes = excluded.event_bytes,"
-    " events_dropped = excluded.events_dropped"
+    "insert into jobs (id, uid, user, live, array_id, state, ended_at, data, seq, events, spec)"
+    " values (?, ?, ?, ?, ?5, ?, ?, ?, ?, ?, ifnull(?11, (select spec from arrays where id = ?5)))"
+    " on conflict (id) do update set state = excluded.state, ended_at = excluded.ended_at,"
+    " data = excluded.data, seq = excluded.seq, spec = ifnull(?11, spec),"
+    " events = cast(events || excluded.events as blob)"
 )
 _WRITE_ENDED = f"{_WRITE_LIVE}, live = excluded.live"
 
@@ -62,9 +70,22 @@ class Journal:
         self.arrays = Arrays(self._db)
         self._pruning = Pruning(self._db)
         #: Live jobs whose rows the open transaction writes at its end, once for all their events.
-        self._unwritten: dict[int, tuple[Job, EventCount]] = {}
-        with self._db.reported("read"):
-            self._tally = EventTally(self._db)
+        self._changes: dict[int, tuple[Job, int, bytes, bytes | None]] = {}
+        #: Bytes that each live job or array takes without its texts, and those of each uid.
+        self._bytes_of: dict[int, int] = {}
+        self._bytes = Counter[int]()
+        query = (
+            "select id, uid, length(events) from jobs where live = 1"
+            " union all select id, uid, length(events) from arrays where live = 1"
+        )
+        for job_id, uid, size in self._db.rows(query):
+            self._count(job_id, uid, size)
+        query = (
+            "select max(ifnull((select max(seq) from jobs), 0), ifnull((select max(seq) from"
+            " arrays), 0), ifnull((select max(seq) from general_events), 0))"
+        )
+        #: Number of the last event. Those of removed jobs may have had higher ones.
+        self._seq = max(int(self._db.row(query)[0]), int(self._fact("seq") or 0))
 
     def _fact(self, name: str) -> str | None:
         row = self._db.row("select value from facts where name = ?", (name,))
@@ -100,18 +121,16 @@ class Journal:
             if stored.get("rules") != rules:
                 return None
             query = (
-                "select data from jobs where live = 0 and id in (select job_id from events"
-                " where seq > ? and kind = 'Cleaned') order by ended_at, id"
+                "select data, spec from records where +live = 0 and seq > ? order by ended_at, id"
             )
             rows = self._db.execute(query, (stored["seq"],))
             return msgspec.convert(stored["runs"], PastRuns), [
-                records.decode_job(data) for (data,) in rows
+                records.decode_job(*row) for row in rows
             ]
 
     def put_past_runs(self, rules: str, runs: PastRuns) -> None:
         """Store what is known of ended runs, those of the open transaction included."""
-        (seq,) = self._db.row("select ifnull(max(seq), 0) from events")
-        data = json.dumps({"rules": rules, "seq": seq, "runs": runs})
+        data = json.dumps({"rules": rules, "seq": self._seq, "runs": runs})
         self._db.write("insert or replace into facts values ('past_runs', ?)", (data,))
 
     def _open(self) -> Database:
@@ -132,72 +151,79 @@ class Journal:
     def append(self, event: ev.Event, job: Job | None, array_state: ArrayState | None) -> None:
         """Add the event to the open transaction, with the job that `Ledger.apply` returned for it.
         `array_state` is the ledger's `latest_array` after the event."""
-        if isinstance(event, ev.Submitted | ev.ArraySubmitted) and event.spec.again is not None:
-            assert job is not None
-            query = "insert or ignore into repeats values (?, ?)"
-            self._db.write(query, (event.spec.again.of, job.id))
-        if job is not None and array_state is not None and job.id == array_state.array.id:
-            self._append_for_array(event, array_state)
-            return
-        self._append_for_job(event, job)
-        if isinstance(event, ev.IdsRaised):
-            query = "insert or replace into facts values ('next_id', ?)"
-            self._db.write(query, (str(event.next_id),))
-        if job is not None and array_state is not None and array_state.is_over:
-            self.arrays.end(array_state.array.id, event.at_s)
-            self._tally.forget(array_state.array.id, job.spec.uid)
-            self.submissions.end(array_state.array.id)
-
-    def _append_for_array(self, event: ev.Event, array_state: ArrayState) -> None:
-        """Add an event of all tasks of the array that have no record of their own."""
-        array, is_over = array_state.array, array_state.is_over
         with self._db.reported("write"):
-            size = self._append_event(event, array.id)
-            events = self._tally.added(array.id, array.spec, size, live=not is_over)
-        self.arrays.put(array, events, ended_at=event.at_s if is_over else None)
-        if is_over:
-            self.submissions.end(array.id)
-
-    def _append_for_job(self, event: ev.Event, job: Job | None) -> None:
-        with self._db.reported("write"):
-            size = self._append_event(event, job.id if job else None)
+            self._db.begin()
+            self._seq += 1
             if job is None:
+                values = type(event).__name__, getattr(event, "node", ""), self._seq
+                query = "insert or replace into general_events values (?, ?, ?, ?)"
+                self._db.execute(query, (*values, records.encode(event)))
                 return
-            live = job.state is not JobState.ENDED
-            events = self._tally.added(job.id, job.spec, size, live=live)
-            if live:
-                self._unwritten[job.id] = job, events
-                return
-            self._unwritten.pop(job.id, None)
-            self._write_row(job, events)
-            if job.array_id is None:
-                self.submissions.end(job.id)
+            line = b""
+            if isinstance(event, ev.Submitted | ev.ArraySubmitted):
+                self.submissions.add(job.id, self._seq, event)
+            else:
+                line = records.event_line(self._seq, event)
+            spec = records.encode(job.spec) if isinstance(event, ev.Altered) else None
+            self._count(job.id, job.spec.uid, len(line))
+            ended = set[int]()
+            if array_state is not None and job.id == array_state.array.id:
+                # Its new tasks have the specification that it has had.
+                self._write_changes()
+                ended_at = event.at_s if array_state.is_over else None
+                self.arrays.put(array_state.array, ended_at, self._seq, line, spec)
+                self._thin("arrays", job)
+            else:
+                _, _, lines, altered = self._changes.pop(job.id, (job, 0, b"", None))
+                self._changes[job.id] = job, self._seq, lines + line, spec or altered
+                if job.state is JobState.ENDED:
+                    self._write(*self._changes.pop(job.id))
+                    ended.add(job.id)
+                if array_state is not None and array_state.is_over:
+                    self.arrays.end(array_state.array.id, event.at_s)
+            if array_state is not None and array_state.is_over:
+                ended.add(array_state.array.id)
+            for each in ended:
+                self._bytes[job.spec.uid] -= self._bytes_of.pop(each)
+                if each == (job.array_id or job.id):
+                    self.submissions.end(each)
 
-    def _write_row(self, job: Job, events: EventCount) -> None:
-        """Write a job as it stands."""
-        live, data = job.state is not JobState.ENDED, records.encode(job)
+    def _count(self, job_id: int, uid: int, size: int) -> None:
+        """Count the bytes of a new event of a live job or array."""
+        if job_id not in self._bytes_of:
+            size += JOB_BYTES
+        self._bytes_of[job_id] = self._bytes_of.get(job_id, 0) + size
+        self._bytes[uid] += size
+
+    def _write(self, job: Job, seq: int, events: bytes, spec: bytes | None) -> None:
+        """Write the row of a job, with its new events, and its specification if it was altered."""
+        live = job.state is not JobState.ENDED
         self._db.execute(
             _WRITE_LIVE if live else _WRITE_ENDED,
             (
-                *(job.id, job.spec.uid, job.spec.user, live, job.array_id),
-                *(job.shown_state, job.ended_at, data, *events),
+                *(job.id, job.spec.uid, job.spec.user, live, job.array_id, job.shown_state),
+                *(job.ended_at, records.without_spec(job), seq, events, spec),
             ),
         )
+        self._thin("jobs", job)
 
-    def last_event_at(self) -> float | None:
-        """Return the Unix time of the last event of any kind, or None if the journal is new."""
-        row = self._db.row("select at_s from events order by seq desc limit 1")
-        return None if row is None else float(row[0])
+    def _write_changes(self) -> None:
+        for change in self._changes.values():
+            self._write(*change)
+        self._changes.clear()
 
-    def _append_event(self, event: ev.Event, job_id: int | None) -> int:
-        """Append the event and return its length in bytes."""
-        self._db.begin()
-        data = records.encode(event)
-        self._db.execute(
-            "insert into events (at_s, job_id, kind, data) values (?, ?, ?, ?)",
-            (event.at_s, job_id, type(event).__name__, data),
-        )
-        return len(data)
+    def _thin(self, table: str, job: Job) -> None:
+        """Give up some events of a live job or array that has very many: a user can cause events
+        without end by holding and releasing, signals and changes."""
+        if self._bytes_of[job.id] <= MOST_BYTES:
+            return
+        # Only constants of this module are put into the statements.
+        query = f"select events from {table} where id = ?"  # noqa: S608
+        (events,) = self._db.execute(query, (job.id,)).fetchone()
+        left, number = records.thinned(events, LEFT_BYTES)
+        query = f"update {table} set events = ?, dropped = dropped + ? where id = ?"  # noqa: S608
+        self._db.execute(query, (left, number, job.id))
+        self._count(job.id, job.spec.uid, len(left) - len(events))
 
     def repeats_of(self, job_id: int, *, limit: int) -> list[int]:
         """Return the jobs and arrays that repeat this one, the latest first."""
@@ -220,9 +246,7 @@ class Journal:
         if not self._db.in_transaction:
             return
         with self._db.reported("write"):
-            for job, events in self._unwritten.values():
-                self._write_row(job, events)
-        self._unwritten.clear()
+            self._write_changes()
         reach("journal.before-commit")
         with self._db.reported("write"):
             self._db.execute("commit")
@@ -237,17 +261,22 @@ class Journal:
     def load(self, axes: Axes) -> Ledger:
         """Return the ledger as of the last commit, from the job table."""
         with self._db.reported("read"):
-            rows = self._db.execute("select data from jobs where live = 1 order by id")
-            jobs = [records.decode_job(data) for (data,) in rows]
+            rows = self._db.execute("select data, spec from records where live = 1 order by id")
+            jobs = [records.decode_job(*row) for row in rows]
             last_id = self._db.execute("select max(id) from jobs").fetchone()[0] or 0
-            drains = self._drains()
+            general = [event for _, event in self._general_events()]
+            raised = [each.next_id for each in general if isinstance(each, ev.IdsRaised)]
+            drains = {
+                each.node: each for each in general if isinstance(each, ev.Drained) and each.on
+            }
             try:
                 return Ledger.of_jobs(
                     axes,
                     jobs,
                     arrays=self.arrays.live(),
                     next_id=max(
-                        last_id + 1, self.arrays.last_id() + 1, int(self._fact("next_id") or 1)
+                        *(last_id + 1, self.arrays.last_id() + 1, *raised),
+                        int(self._fact("next_id") or 1),
                     ),
                     drains=drains,
                     ended=self._ended,
@@ -256,63 +285,59 @@ class Journal:
                 # Each record can be read, but they contradict each other.
                 raise ValueError(f"its jobs contradict each other: {error!r}") from error
 
-    def _drains(self) -> dict[str, ev.Drained]:
-        """Return the drains that last, by node; that of all nodes under ""."""
-        rows = self._db.execute(
-            "select data from events where job_id is null and kind = 'Drained' order by seq"
-        )
-        found: dict[str, ev.Drained] = {}
-        for (data,) in rows:
-            event = records.decode_event("Drained", data)
-            assert isinstance(event, ev.Drained)
-            found.pop(event.node, None)
-            if event.on:
-                found[event.node] = event
-        return found
+    def _general_events(self) -> list[tuple[int, ev.Event]]:
+        """Return the last events of each kind that are about no job, with their numbers."""
+        rows = self._db.execute("select seq, kind, data from general_events order by seq")
+        return [(seq, records.decode_event(kind, data)) for seq, kind, data in rows]
 
     def _ended(self, ids: Sequence[int]) -> dict[int, End]:
         """Return the ends of these jobs, tasks and arrays. A killed daemon may not have reported
         them to all jobs that wait for them."""
         found = {}
+        query = (
+            "select events, ended_at, user from jobs where id = :id"
+            " union all select x'', ended_at, user from arrays"
+            " where id = :id or id < :id and :id <= last_id"
+        )
         for job_id in ids:
-            query = (
-                "select ifnull((select max(at_s) from events where job_id = :id), ended_at), user"
-                " from jobs where id = :id union all select ended_at, user from arrays"
-                " where id = :id or id < :id and :id <= last_id"
-            )
             row = self._db.execute(query, {"id": job_id}).fetchone()
-            at_s, user = row or (None, "")
+            lines, at_s, user = row or (b"", None, "")
+            if lines:
+                at_s = records.decode_events(lines)[-1][1].at_s
             if at_s is None:
-                at_s = self.last_event_at() or 0.0
+                (at_s,) = self._db.execute("select max(ended_at) from jobs").fetchone()
             # A job without a record has been removed from the history meanwhile.
-            found[job_id] = End(self.outcome(job_id) or Outcome.LOST, at_s, user)
+            found[job_id] = End(self.outcome(job_id) or Outcome.LOST, at_s or 0.0, user)
         return found
 
     def events(self, job_id: int | None = None) -> Iterator[ev.Event]:
-        """Yield the ledger's events in order: those of one job or array, or all. The events of a
-        task include those of its array from before it had a record of its own."""
-        query = "select kind, data from events order by seq"
-        array = None
-        if job_id is not None:
-            array = self.arrays.of_task(job_id)
-            query = (
-                "select kind, data from events where job_id = :job or job_id = :array and seq <"
-                " ifnull((select min(seq) from events where job_id = :job), 1 << 62) order by seq"
-            )
-        ids = {"job": job_id, "array": None if array is None else array.id}
+        """Yield the ledger's committed events in order: those of one job or array, or all that are
+        in the journal. The events of a task include those of its array from before it had a record
+        of its own."""
         with self._db.reported("read"):
-            for kind, data in self._db.execute(query, ids):
-                yield records.decode_event(kind, data)
+            if job_id is not None:
+                array = self.arrays.of_task(job_id)
+                yield from story(self._db, job_id, None if array is None else array.id).events
+                return
+            found: list[tuple[int, ev.Event]] = []
+            for seq, *submission in self._db.execute("select seq, event, spec from submissions"):
+                found.append((seq, records.decode_submission(*submission)))
+            query = "select events from jobs union all select events from arrays"
+            for (events,) in self._db.execute(query):
+                found += records.decode_events(events)
+            found += self._general_events()
+            found.sort(key=itemgetter(0))
+            yield from (event for _, event in found)
 
     def live_bytes(self, uid: int) -> int:
         """Return the bytes stored for the user's live jobs and arrays, and for their tasks with a
         record of their own. They are submissions and events, and some for each record. What several
         submissions have in common counts once."""
-        return self.submissions.live_bytes(uid) + self._tally.bytes[uid]
+        return self.submissions.live_bytes(uid) + self._bytes[uid]
 
     def live_bytes_in_total(self) -> int:
         """Return the bytes stored for live jobs and arrays of all users."""
-        return self.submissions.live_bytes() + self._tally.bytes.total()
+        return self.submissions.live_bytes() + self._bytes.total()
 
     def remove_ended(self, before_s: float, user: str | None = None) -> int | None:
         """Remove some jobs that ended before that Unix time, the oldest first, and commit. With
@@ -333,40 +358,39 @@ class Journal:
         return self._pruning.give_back()
 
     def mark(self) -> int:
-        """Return the sequence number of the last event, or 0."""
-        return int(self._db.row("select max(seq) from events")[0] or 0)
+        """Return the number of the last event, or 0."""
+        return self._seq
 
     def changed(
         self, *, after: int, limit: int, user: str | None = None
     ) -> tuple[list[tuple[int, int | None]], int]:
-        """Return the jobs and arrays of the next `limit` events after `after`, or the user's among
-        them, and the last event read. Each has the id of its array, an array its own; they are in
-        the order of their last event."""
+        """Return the first `limit` jobs and arrays whose last event came after `after`, or the
+        user's among them, and the number of the last of these events. Each has the id of its array,
+        an array its own; they are in the order of their last events."""
         query = (
-            "select max(seq), job_id, coalesce(array_id, arrays.id),"
-            " coalesce(jobs.user, arrays.user) from (select seq, job_id from events where seq > ?"
-            " order by seq limit ?) left join jobs on jobs.id = job_id"
-            " left join arrays on arrays.id = job_id group by job_id order by 1"
+            "select * from (select seq, id, array_id, user from jobs where seq > :after"
+            " order by seq limit :limit) union all select * from (select seq, id, id, user"
+            " from arrays where seq > :after order by seq limit :limit) order by 1 limit :limit"
         )
-        rows = self._db.rows(query, (after, limit))
-        found = [
-            (job_id, array_id)
-            for _, job_id, array_id, own in rows
-            if own is not None and user in (None, own)
-        ]
+        rows = self._db.rows(query, {"after": after, "limit": limit})
+        found = [(job_id, array_id) for _, job_id, array_id, own in rows if user in (None, own)]
         return found, rows[-1][0] if rows else after
 
     def has_changed(self, job_id: int, *, after: int) -> bool:
         """Return whether an event after `after` is about the job."""
-        query = "select 1 from events where job_id = ? and seq > ? limit 1"
-        return self._db.row(query, (job_id, after)) is not None
+        query = (
+            "select 1 from jobs where id = :id and seq > :after"
+            " union all select 1 from arrays where id = :id and seq > :after"
+        )
+        return self._db.row(query, {"id": job_id, "after": after}) is not None
 
     def job(self, job_id: int) -> Job | None:
         """Return any job or task that is in the journal, live or ended, or None."""
         with self._db.reported("read"):
-            row = self._db.execute("select data from jobs where id = ?", (job_id,)).fetchone()
+            query = "select data, spec from records where id = ?"
+            row = self._db.execute(query, (job_id,)).fetchone()
             if row is not None:
-                return records.decode_job(row[0])
+                return records.decode_job(*row)
         array = self.arrays.of_task(job_id)
         return None if array is None else array.task(job_id)
 
@@ -387,10 +411,12 @@ class Journal:
 
     def ended_since(self, at_s: float) -> Iterator[Job]:
         """Yield the jobs that ended after the Unix time `at_s`, oldest first."""
-        query = "select data from jobs where live = 0 and ended_at > ? order by ended_at, id"
+        query = (
+            "select data, spec from records where live = 0 and ended_at > ? order by ended_at, id"
+        )
         with self._db.reported("read"):
-            for (data,) in self._db.execute(query, (at_s,)):
-                yield records.decode_job(data)
+            for row in self._db.execute(query, (at_s,)):
+                yield records.decode_job(*row)
 
 
 def digest(text: str) -> str:

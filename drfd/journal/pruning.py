@@ -1,113 +1,16 @@
-"""Bounds on the journal: events of a live job beyond a limit, and old ended jobs, are removed.
+"""Removal of old ended jobs from the journal.
 
-A user can cause events without end by holding and releasing, signals and changes. Beyond a limit
-some events from the middle are deleted; the first and the last stay, and the deleted are counted.
-
-Old jobs are removed a little at a time, and unused pages are returned to the file system. The job
-or array with the highest id stays, and so does the one with the last event, so that ids and
-sequence numbers are never given out twice.
+They are removed a little at a time, and unused pages are returned to the file system. The next id
+and the number of the last event are stored with it, so that none is given out twice.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
-from drfd.core.model import events as ev
-from drfd.core.model.job import JobSpec
 from drfd.journal.database import Database, open_snapshot, reported
-from drfd.journal.records import decode_event
-
-#: Maximum number of events of one job or array, and of their bytes; the first and last events stay
-#: however long they are.
-MOST, MOST_BYTES = 1000, 1 << 20
-FIRST, LAST = 20, 50
-#: Bytes that a live job or array takes in memory and in the journal besides events and texts.
-JOB_BYTES = 1400
-#: Number of events deleted at a time.
-_AT_ONCE = 50
-#: Kinds deleted first: they leave no trace in the job, or only the last of them does.
-_REPEATED = frozenset(
-    {
-        *("Altered", "Held", "Released", "SignalRequested", "DependencySettled"),
-        "LaunchPostponed",
-        *("SuspendRequested", "Suspended", "ResumeRequested", "Resumed"),
-    }
-)
-
-
-class EventCount(NamedTuple):
-    """The events of one job or array: their number, their bytes, and the number deleted."""
-
-    number: int = 0
-    bytes: int = 0
-    #: Number of events that were deleted.
-    dropped: int = 0
-
-    @property
-    def cost(self) -> int:
-        """The bytes that the job or array takes until it has ended."""
-        return self.bytes + JOB_BYTES if self.number else 0
-
-
-_NONE = EventCount()
-
-
-class EventTally:
-    """Counts the events of live jobs and arrays; deletes belong to the journal's open transaction.
-    The counts are stored in the rows of jobs and arrays, so opening a journal reads no events."""
-
-    def __init__(self, db: Database) -> None:
-        self._db = db
-        self._of: dict[int, EventCount] = {}
-        #: Bytes that live jobs and arrays take without their texts, by uid.
-        self.bytes: Counter[int] = Counter()
-        for table in ("jobs", "arrays"):
-            columns = "id, uid, events, event_bytes, events_dropped"
-            # Only constants of this module are put into the statement.
-            query = f"select {columns} from {table} where live = 1"  # noqa: S608
-            for job_id, uid, *figures in self._db.execute(query):
-                self._of[job_id] = EventCount(*figures)
-                self.bytes[uid] += self._of[job_id].cost
-
-    def added(self, job_id: int, spec: JobSpec, size: int, *, live: bool) -> EventCount:
-        """Count an appended event of `size` bytes; return the counts for the job's row. `live`
-        tells whether the job is live after the event."""
-        before = self._of.get(job_id, _NONE)
-        number, total, dropped = before.number + 1, before.bytes + size, before.dropped
-        if number > MOST or (total > MOST_BYTES and number > FIRST + LAST + _AT_ONCE):
-            number, total, dropped = self._thin(job_id, EventCount(number, total, dropped))
-        now = EventCount(number, total, dropped)
-        if live:
-            self._of[job_id] = now
-            self.bytes[spec.uid] += now.cost - before.cost
-        else:
-            self.forget(job_id, spec.uid)
-        return now
-
-    def forget(self, job_id: int, uid: int) -> None:
-        """Drop the counts of a job or array that has ended."""
-        self.bytes[uid] -= self._of.pop(job_id, _NONE).cost
-        if not self.bytes[uid]:
-            del self.bytes[uid]
-
-    def _thin(self, job_id: int, now: EventCount) -> EventCount:
-        query = (
-            "select seq, kind, length(data) from events where job_id = ? order by seq"
-            " limit ? offset ?"
-        )
-        middle = min(MOST, now.number - FIRST - LAST)
-        rows = self._db.execute(query, (job_id, middle, FIRST)).fetchall()
-        # The sort is stable, so the oldest of each group come first.
-        rows.sort(key=lambda row: row[1] not in _REPEATED)
-        gone = rows[:_AT_ONCE]
-        self._db.executemany("delete from events where seq = ?", ((seq,) for seq, *_ in gone))
-        size = sum(length for *_, length in gone)
-        return EventCount(now.number - len(gone), now.bytes - size, now.dropped + len(gone))
-
 
 #: Maximum number of rows and bytes removed in one step, except for a single longer row.
 ROWS, _BYTES = 100, 256 << 10
@@ -129,17 +32,25 @@ class _Left:
     #: Number of jobs and arrays that were removed.
     removed: int = 0
 
-    def take(self, size: int, rows: int = 1) -> None:
-        self.rows -= rows
+    def take(self, size: int) -> None:
+        self.rows -= 1
         self.bytes -= size
+        self.removed += 1
 
     @property
     def is_none(self) -> bool:
         return self.rows <= 0 or self.bytes <= 0
 
-    @property
-    def has_removed(self) -> bool:
-        return self.rows < ROWS
+
+#: Stores the next id and the number of the last event, before what has them may be removed.
+_KEEP_NUMBERS = """
+    insert or replace into facts select 'next_id', max(ifnull((select max(id) from jobs), 0),
+        ifnull((select last_id from arrays order by id desc limit 1), 0),
+        ifnull((select value - 1 from facts where name = 'next_id'), 0)) + 1
+    union all select 'seq', max(ifnull((select max(seq) from jobs), 0),
+        ifnull((select max(seq) from arrays), 0),
+        ifnull((select cast(value as integer) from facts where name = 'seq'), 0))
+"""
 
 
 class Pruning:
@@ -161,13 +72,12 @@ class Pruning:
         with self._db.reported("write"):
             has_begun = not self._db.in_transaction
             self._db.begin()
+            self._db.execute(_KEEP_NUMBERS)
             while not left.is_none and self._remove_one(before_s, user, left):
                 pass
-            if user is None:
-                self._remove_drains(before_s, left)
-            if has_begun and not left.has_removed:
+            if has_begun and not left.removed:
                 self._db.execute("rollback")
-        if left.has_removed:
+        if left.removed:
             return left.removed
         if left.reads <= 0:
             return 0
@@ -223,15 +133,13 @@ class Pruning:
         whose = "" if user is None else " and user = :user"
         # Only constants of this module are put into the statement.
         query = f"""
-            select id, ended_at, last_id from arrays
-            where live = 0 and ended_at < :before{whose} order by ended_at limit 3
+            select id, ended_at from arrays
+            where live = 0 and ended_at < :before{whose} order by ended_at limit 1
         """  # noqa: S608
-        for array_id, ended_at, last_id in self._db.execute(
+        row: tuple[int, float] | None = self._db.execute(
             query, {"before": before_s, "user": user}
-        ).fetchall():
-            if last_id < self._highest_id() and self._has_later_events(array_id):
-                return array_id, ended_at
-        return None
+        ).fetchone()
+        return row
 
     def _oldest_job(
         self, before_s: float, user: str | None, left: _Left
@@ -251,7 +159,7 @@ class Pruning:
             rows = self._db.execute(query, values).fetchall()
             left.reads -= len(rows)
             for job_id, ended_at, has_array in rows:
-                if not has_array and job_id < self._highest_id() and self._has_later_events(job_id):
+                if not has_array:
                     return job_id, ended_at
                 self._passed[user] = ended_at, job_id
             if len(rows) < _READ_AT_ONCE:
@@ -260,17 +168,6 @@ class Pruning:
                 return None
         return None
 
-    def _highest_id(self) -> int:
-        query = (
-            "select max(ifnull((select max(id) from jobs), 0), ifnull((select last_id from arrays"
-            " order by id desc limit 1), 0))"
-        )
-        return self._value(query)
-
-    def _has_later_events(self, job_id: int) -> bool:
-        last = self._db.execute("select max(seq) from events where job_id = ?", (job_id,))
-        return (last.fetchone()[0] or 0) < self._value("select max(seq) from events")
-
     def _remove_array(self, array_id: int, left: _Left) -> None:
         self._remove_row("arrays", array_id, left)
         # Its tasks are no longer skipped.
@@ -278,33 +175,9 @@ class Pruning:
 
     def _remove_row(self, table: str, row_id: int, left: _Left) -> None:
         # Only constants of this module are put into the statement.
-        query = f"delete from {table} where id = ? returning length(data) + event_bytes, events"  # noqa: S608
-        ((size, events),) = self._db.execute(query, (row_id,)).fetchall()
-        left.take(size, 1 + events)
-        left.removed += 1
-
-    def _remove_drains(self, before_s: float, left: _Left) -> None:
-        for seq, size in self._outdated_drains(before_s):
-            if left.is_none:
-                break
-            self._db.execute("delete from events where seq = ?", (seq,))
-            left.take(size)
-
-    def _outdated_drains(self, before_s: float) -> list[tuple[int, int]]:
-        """Return number and length of the records of drains that another one of the same node
-        followed before that Unix time, the oldest first."""
-        rows = self._db.execute(
-            "select seq, at_s, data from events where job_id is null and kind = 'Drained'"
-            " order by seq desc"
-        ).fetchall()
-        found, followed_s = [], dict[str, float]()
-        for seq, at_s, data in rows:
-            event = decode_event("Drained", data)
-            assert isinstance(event, ev.Drained)
-            if followed_s.get(event.node, before_s) < before_s:
-                found.append((seq, len(data)))
-            followed_s[event.node] = at_s
-        return found[::-1]
+        query = f"delete from {table} where id = ? returning length(data) + length(events)"  # noqa: S608
+        ((size,),) = self._db.execute(query, (row_id,)).fetchall()
+        left.take(size)
 
     def _value(self, query: str) -> int:
         return int(self._db.execute(query).fetchone()[0] or 0)

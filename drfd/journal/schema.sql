@@ -1,72 +1,81 @@
--- What has happened. `data` is the event as JSON. Rows are added; those go that are removed with their
--- job, and of a job with very many events some of the middle.
-create table events (
-    seq    integer primary key,
-    at_s   real    not null,
-    job_id integer,
-    kind   text    not null,
-    data   blob    not null
+-- What was submitted as a job or an array: `event` is its first event, without the specification that
+-- stands in `spec`, and `seq` the number of that event. `own` is the beginning of what was signed, for
+-- the start and for its user's next one (`drf retry`), and `blob` names the rest. A client that has
+-- lost the answer to a submission may ask again with its key.
+create table submissions (
+    job_id integer primary key,
+    uid    integer not null,
+    seq    integer not null,
+    key    text,
+    proof  text,
+    blob   integer,
+    event  blob not null,
+    spec   blob not null,
+    own    blob
 ) strict;
-create index events_by_job on events (job_id, seq);
--- Of events that are about no job, those of a kind are looked up at each start.
-create index events_of_none on events (kind, seq) where job_id is null;
+create index submissions_by_key on submissions (uid, key) where key is not null;
 
--- Every job as it stands: `events` replayed, kept up to date in the same transaction. A task names
--- its array. `events` counts those in the journal, `event_bytes` how long their `data` is together,
--- `events_dropped` those that were given up.
+-- Every job as it stands, without its specification, which is that of its submission, or of its
+-- array's, unless `spec` has another one since it was altered. `events` are those after the
+-- submission, as `drfd.journal.records` has them, without as many as `dropped` says; `seq` is the
+-- number of the last one. Each turn writes the row of a job once.
 create table jobs (
-    id             integer primary key,
-    uid            integer not null,
-    user           text    not null,
-    state          text    not null,
-    live           integer not null,
-    ended_at       real,
-    data           blob    not null,
-    array_id       integer,
-    events         integer not null default 0,
-    event_bytes    integer not null default 0,
-    events_dropped integer not null default 0
+    id       integer primary key,
+    uid      integer not null,
+    user     text    not null,
+    state    text    not null,
+    live     integer not null,
+    ended_at real,
+    array_id integer,
+    seq      integer not null,
+    dropped  integer not null default 0,
+    data     blob    not null,
+    spec     blob,
+    events   blob    not null
 ) strict;
+create index jobs_by_seq on jobs (seq);
 create index jobs_live on jobs (id) where live = 1;
 create index jobs_by_end on jobs (ended_at) where live = 0;
-create index jobs_by_array on jobs (array_id, state, id) where array_id is not null;
+create index jobs_by_array on jobs (array_id, state, id) where live = 0 and array_id is not null;
 -- How ended jobs are asked for: by user, by state, newest first.
 create index jobs_by_user_and_end on jobs (user, ended_at) where live = 0;
 create index jobs_by_state_and_end on jobs (state, ended_at) where live = 0;
+-- Jobs with their specifications.
+create view records as
+    select jobs.id, user, state, live, ended_at, array_id, jobs.seq, data,
+        ifnull(jobs.spec, submissions.spec) as spec
+    from jobs join submissions on job_id = ifnull(array_id, jobs.id);
 
 -- Every array as it stands. Its tasks have the ids that follow its own; those without a row in
--- `jobs` are as the array says.
+-- `jobs` are as the array says. `spec` is null unless it was altered.
 create table arrays (
-    id             integer primary key,
-    last_id        integer not null,
-    uid            integer not null,
-    user           text    not null,
-    live           integer not null,
-    cancelled_at   real,
-    data           blob    not null,
-    ended_at       real,
-    events         integer not null default 0,
-    event_bytes    integer not null default 0,
-    events_dropped integer not null default 0
+    id           integer primary key,
+    last_id      integer not null,
+    uid          integer not null,
+    user         text    not null,
+    live         integer not null,
+    cancelled_at real,
+    ended_at     real,
+    seq          integer not null,
+    dropped      integer not null default 0,
+    data         blob    not null,
+    spec         blob,
+    events       blob    not null
 ) strict;
+create index arrays_by_seq on arrays (seq);
 create index arrays_by_end on arrays (ended_at) where live = 0;
 create index arrays_by_user_and_end on arrays (user, ended_at) where live = 0;
 create index arrays_live on arrays (id) where live = 1;
 create index arrays_cancelled on arrays (cancelled_at) where cancelled_at is not null;
 
--- What was signed of a job or an array, for its start and for its user's next one (`drf retry`): `own`
--- is its beginning, and `blob` names the rest. A client that has lost the answer to a submission may ask
--- again with its key.
-create table submissions (
-    job_id integer primary key,
-    uid    integer not null,
-    live   integer not null,
-    key    text,
-    proof  text,
-    own    blob    not null,
-    blob   integer not null
-) strict;
-create index submissions_by_key on submissions (uid, key) where key is not null;
+-- The last event of each kind that is about no job, and of each node.
+create table general_events (
+    kind text not null,
+    node text not null,
+    seq  integer not null,
+    data blob not null,
+    primary key (kind, node)
+) strict, without rowid;
 
 -- Parts of submissions, each of a user once: so many name it as `uses` says, of which so many as `live`
 -- says are not over. Ids are never given twice: a blob may be dropped before what names it. The data
@@ -95,18 +104,18 @@ create table stored (
 ) strict;
 insert into stored values (-1, 0, 0);
 create trigger submission_added after insert on submissions begin
-    update stored set live_bytes = live_bytes + length(new.own) where uid in (-1, new.uid);
+    insert or ignore into stored values (new.uid, 0, 0);
+    update stored set live_bytes = live_bytes + length(new.event) + length(new.spec)
+    where uid in (-1, new.uid);
 end;
-create trigger submission_ended after update of live on submissions begin
-    update blobs set live = live - 1 where id = new.blob;
-    update stored set live_bytes = live_bytes - length(new.own) where uid in (-1, new.uid);
+create trigger submission_signed after update of own on submissions begin
+    update stored set live_bytes = live_bytes + length(new.own) where uid in (-1, new.uid);
 end;
 create trigger submission_removed after delete on submissions begin
     update blobs set uses = uses - 1 where id = old.blob;
     delete from blobs where id = old.blob and uses = 0;
 end;
 create trigger blob_added after insert on blobs begin
-    insert or ignore into stored values (new.uid, 0, 0);
     update stored set live_bytes = live_bytes + new.bytes where uid in (-1, new.uid);
 end;
 create trigger blob_ended after update of live on blobs when old.live > 0 and new.live = 0 begin
@@ -136,21 +145,23 @@ create table repeats (
 ) strict, without rowid;
 create index repeats_by_job on repeats (job_id);
 
--- With a job or array goes all that is stored of it. A replaced row does not count.
+-- With a job or array goes all that is stored of it, and with the last task of an array what was
+-- submitted.
 create trigger job_removed after delete on jobs begin
-    delete from events where job_id = old.id;
     delete from curves where job_id = old.id;
-    delete from submissions where job_id = old.id;
     delete from repeats where job_id = old.id;
+    delete from submissions where job_id = ifnull(old.array_id, old.id)
+        and not exists (select 1 from arrays where id = old.array_id)
+        and not exists (select 1 from jobs where live = 0 and array_id = old.array_id);
 end;
 create trigger array_removed after delete on arrays begin
-    delete from events where job_id = old.id;
-    delete from submissions where job_id = old.id;
     delete from repeats where job_id = old.id;
+    delete from submissions where job_id = old.id
+        and not exists (select 1 from jobs where live = 0 and array_id = old.id);
 end;
 
 -- What is true of the journal itself, by name: `id` is random and made once; `next_id` is the lowest id
--- that the next job may have, where the launcher has shown that higher ones were given out before;
+-- that the next job may have, and `seq` the number of the last event, where jobs were removed;
 -- `reservations` is what was promised to big jobs; `external_load` is what the daemon last saw of it;
 -- `past_runs` is what the scheduler knows of ended runs, up to an event.
 create table facts (

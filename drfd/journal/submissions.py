@@ -5,7 +5,8 @@ The launcher gets these bytes for each launch. The part that jobs have in common
 digest. A blob of ended jobs, with which their user may submit them again, counts against nobody's
 budget: the oldest of a user are dropped when they take more than `MOST_OF_USER_BYTES`, and those of
 the user who has the most when all together take more than `MOST_BYTES`. Triggers of the schema keep
-the counts, and remove a blob with the last job that names it.
+the counts, and remove a blob with the last job that names it. The first event of a job or array,
+with its specification, stands in the same row.
 
 All writes belong to the journal's open transaction.
 """
@@ -15,6 +16,8 @@ from __future__ import annotations
 import hashlib
 from typing import NamedTuple
 
+from drfd.core.model import events as ev
+from drfd.journal import records
 from drfd.journal.database import Database
 from drfd.payload import unpack
 
@@ -50,8 +53,21 @@ class StoredSubmissions:
     def __init__(self, db: Database) -> None:
         self._db = db
 
+    def add(self, job_id: int, seq: int, event: ev.Submitted | ev.ArraySubmitted) -> None:
+        """Store the first event of a job or array, which has this number."""
+        self._db.execute(
+            "insert into submissions (job_id, uid, seq, event, spec) values (?, ?, ?, ?, ?)",
+            (
+                *(job_id, event.spec.uid, seq),
+                *(records.without_spec(event), records.encode(event.spec)),
+            ),
+        )
+        if event.spec.again is not None:
+            query = "insert or ignore into repeats values (?, ?)"
+            self._db.execute(query, (event.spec.again.of, job_id))
+
     def put(self, job_id: int, uid: int, payload: Payload, key: str | None = None) -> None:
-        """Store the submission of a user's new job or array."""
+        """Store what was signed of a user's new job or array."""
         assert payload.shared is not None
         with self._db.reported("write"):
             self._db.begin()
@@ -65,15 +81,15 @@ class StoredSubmissions:
             if uses == 1:
                 self._db.execute("insert into blob_data values (?, ?)", (blob, payload.shared))
             self._db.execute(
-                "insert into submissions values (?, ?, 1, ?, ?, ?, ?)",
-                (job_id, uid, key, payload.proof, payload.own, blob),
+                "update submissions set key = ?, proof = ?, own = ?, blob = ? where job_id = ?",
+                (key, payload.proof, payload.own, blob, job_id),
             )
 
     def get(self, job_id: int) -> Payload | None:
         """Return what was signed of a live or ended job or array, or None."""
         query = (
             "select own, data, proof from submissions left join blob_data on id = blob"
-            " where job_id = ?"
+            " where job_id = ? and own is not null"
         )
         row = self._db.row(query, (job_id,))
         return None if row is None else Payload(*row)
@@ -88,7 +104,16 @@ class StoredSubmissions:
     def end(self, job_id: int) -> None:
         """Keep the submission of a job or array that has ended for its user's next one."""
         with self._db.reported("write"):
-            query = "update submissions set live = 0 where job_id = ? returning uid, blob"
+            self._db.execute(
+                "update stored set live_bytes = live_bytes - ended.bytes from (select uid,"
+                " length(event) + length(spec) + ifnull(length(own), 0) as bytes from submissions"
+                " where job_id = ?) as ended where stored.uid in (-1, ended.uid)",
+                (job_id,),
+            )
+            query = (
+                "update blobs set live = live - 1 where id = (select blob from submissions"
+                " where job_id = ?) returning uid, id"
+            )
             for uid, blob in self._db.execute(query, (job_id,)).fetchall():
                 for _ in range(_MOST_DROPPED):
                     has_too_much = self._has_too_much(uid)

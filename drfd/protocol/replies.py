@@ -557,8 +557,7 @@ class ShowReply(TypedDict):
     job: NotRequired[ExplainedJobView]
     array: NotRequired[ExplainedArrayView]
     events: list[EventView]
-    #: Events left out of this reply, and events no longer stored.
-    events_omitted: int
+    #: Number of events that are no longer stored.
     events_dropped: int
     used: NotRequired[UsedView | None]
     #: Sent of an ended job that has run before its last attempt.

@@ -102,9 +102,9 @@ def test_what_is_no_file_in_its_place_is_refused(path, make):
     [
         ("update jobs set data = cast('{\"id\": 1}' as blob) where id = 1",
          lambda journal: journal.load(Axes())),
-        ("update events set data = cast('{' as blob) where seq = 2",
+        ("update general_events set data = cast('{' as blob) where seq = 2",
          lambda journal: list(journal.events())),
-        ("update events set kind = 'Teleported' where seq = 2",
+        ("update jobs set events = cast('[2,\"Teleported\",{}],' as blob) where id = 1",
          lambda journal: list(journal.events())),
     ],
     ids=["a live job", "an event", "an unknown kind"],
@@ -162,7 +162,8 @@ def fill(journal: Journal) -> None:
     submitted = ev.Submitted(job_id=1, at_s=1.0, spec=spec())
     journal.append(submitted, ledger.apply(submitted), None)
     for number in range(EVENTS - 1):
-        journal.append(ev.Drained(at_s=1.0, on=number % 2 == 0, by="root" * 100), None, None)
+        drained = ev.Drained(at_s=1.0, on=True, by="root", node=f"{number}" * 100)
+        journal.append(drained, None, None)
     journal.commit()
 
 

@@ -454,7 +454,8 @@ class Siege:
             for name in self._workers:
                 self._check_worker(name, journal)
         with closing(sqlite3.connect(path)) as database:
-            if database.execute("select count(*) from submissions where live").fetchone() != (0,):
+            query = "select live_bytes from stored where uid = -1"
+            if database.execute(query).fetchone() != (0,):
                 self.deviations.append("the payload of a job that is over is kept as a live one's")
 
     @staticmethod
@@ -462,8 +463,8 @@ class Siege:
         """Yield the events without those of jobs that changed so often that the journal has
         dropped some of their events, as in the attack `churn`."""
         query = (
-            "select id from arrays where events_dropped union select id from jobs where"
-            " events_dropped or array_id in (select id from arrays where events_dropped)"
+            "select id from arrays where dropped union select id from jobs where"
+            " dropped or array_id in (select id from arrays where dropped)"
         )
         with closing(sqlite3.connect(path)) as database:
             dropped = {job_id for (job_id,) in database.execute(query)}

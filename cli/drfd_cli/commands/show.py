@@ -39,8 +39,6 @@ Line = tuple[str, str]
 _INDICES = 200
 #: Width of the labels, and maximum width of a curve, in columns.
 _LABEL, _CURVE = 10, 90
-#: Keys of the reply with the numbers of events that it leaves out and that are no longer stored.
-_EVENT_COUNTS = ("events_omitted", "events_dropped")
 
 
 @click.command("show")
@@ -58,7 +56,7 @@ def _view(reply: ShowReply) -> Mapping[str, object]:
     # "used" is known only after the job has ended, "curve" also while it runs.
     kinds = ("used", "all_runs", "curve")
     more = {key: fields[key] for key in kinds if fields.get(key) is not None}
-    counts = pick(reply, _EVENT_COUNTS)
+    counts = pick(reply, ("events_dropped",))
     return {**shown, "events": reply["events"], **counts, **more}
 
 
@@ -71,8 +69,6 @@ def _show(reply: ShowReply) -> None:
     for label, value in lines:
         output.tell(f"{label:<{_LABEL}} {output.clean(value, 1000)}")
     output.tell("events")
-    if omitted := reply.get("events_omitted"):
-        output.tell(f"  {omitted} between the first and the last ones are not shown")
     if dropped := reply.get("events_dropped"):
         output.tell(f"  {dropped} between the first and the last ones were not kept")
     for event in reply["events"]:

@@ -488,7 +488,7 @@ class Requests:
         job_id = self._lookup.id_of(request.id)
         array = self._lookup.own_array(actor, job_id)
         common = self._lookup.any_job(job_id) if array is None else array.common
-        is_own, story = may_touch(actor, common.spec), Story([], 0, 0)
+        is_own, story = may_touch(actor, common.spec), Story([], 0)
         conditions = views.NO_CONDITIONS
         if is_own:
             task_of = common.array_id if array is None else None
@@ -500,7 +500,6 @@ class Requests:
         options = self._signed_part(common) if is_own else {}
         reply: replies.ShowReply = {
             "events": [views.event_view(event, self._lookup.name_of) for event in story.events],
-            "events_omitted": story.omitted,
             "events_dropped": story.dropped,
         }
         if array is not None:
