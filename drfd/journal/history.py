@@ -102,7 +102,7 @@ def query(past: PastFilter) -> tuple[str, dict[str, object]]:
     for word, name, value in (
         (_IS_ONE_OF, "ids", json.dumps(past.ids)),
         ("user = :user", "user", past.user),
-        (_state_word(past.states), "states", _state_value(past.states)),
+        (_IS_STATE, "states", json.dumps(past.states)),
         (f"is_like({_NAME}, :name)", "name", past.name),
         ("json_extract(cast(spec as text), '$.group.name') = :group", "group", past.group),
         (_IN_POOL, "pool", pool),
@@ -164,21 +164,10 @@ def read_curves(path: Path, ids: Iterable[int]) -> dict[int, Curve]:
         return {job_id: records.decode_curve(data) for job_id, data in rows}
 
 
+_IS_STATE = "state in (select value from json_each(:states))"
 _IS_ONE_OF = (
     "(id in (select value from json_each(:ids)) or array_id in (select value from json_each(:ids)))"
 )
 _NAME = "json_extract(cast(spec as text), '$.name')"
 _POOL = "json_extract(cast(spec as text), '$.pool')"
 _IN_POOL = f"({_POOL} = :pool or substr({_POOL}, 1, length(:pool) + 1) = :pool || '.')"
-
-
-def _state_word(states: tuple[str, ...]) -> str:
-    """Return the condition: one state is looked up in its index, several are filtered by time."""
-    if len(states) == 1:
-        return "state = :states"
-    # The plus keeps SQLite from collecting all of them by state only to sort them by time.
-    return "+state in (select value from json_each(:states))"
-
-
-def _state_value(states: tuple[str, ...]) -> str:
-    return states[0] if len(states) == 1 else json.dumps(states)

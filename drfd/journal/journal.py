@@ -339,12 +339,14 @@ class Journal:
         """Return the bytes stored for live jobs and arrays of all users."""
         return self.submissions.live_bytes() + self._bytes.total()
 
-    def remove_ended(self, before_s: float, user: str | None = None) -> int | None:
-        """Remove some jobs that ended before that Unix time, the oldest first, and commit. With
-        `user`, only that user's jobs. Returns the number of removed jobs and arrays, or None if
-        there is nothing more to remove."""
+    def remove_ended(
+        self, before_s: float, user: str | None = None, before_id: int = 0
+    ) -> int | None:
+        """Remove some jobs that ended before that Unix time, or then with a lower id, the oldest
+        first, and commit. With `user`, only that user's jobs. Returns the number of removed jobs
+        and arrays, or None if there is nothing more to remove."""
         try:
-            removed = self._pruning.remove(before_s, user)
+            removed = self._pruning.remove(before_s, user, before_id)
             self.commit()
         except HostError:
             self.rollback()

@@ -7,41 +7,32 @@ and the number of the last event are stored with it, so that none is given out t
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 from drfd.journal.database import Database, open_snapshot, reported
 
 #: Maximum number of rows and bytes removed in one step, except for a single longer row.
 ROWS, _BYTES = 100, 256 << 10
-#: Number of ended jobs read by one query, and in one step.
-_READ_AT_ONCE, _MOST_READ = 20, 500
+#: Number of ended jobs looked at in one step.
+_LOOKED_AT = 500
 #: Number of pages returned to the file system in one step, and of unused pages that are kept.
 _PAGES_AT_ONCE, _PAGES_KEPT = 512, 1024
 #: Length in bytes above which the log is written back and truncated while there is no reader.
 _LOG_BYTES = 64 << 20
 
 
-@dataclass(slots=True)
-class _Left:
-    """Work that is left for this step: rows and bytes to remove, and jobs to read."""
-
-    rows: int = ROWS
-    bytes: int = _BYTES
-    reads: int = _MOST_READ
-    #: Number of jobs and arrays that were removed.
-    removed: int = 0
-
-    def take(self, size: int) -> None:
-        self.rows -= 1
-        self.bytes -= size
-        self.removed += 1
-
-    @property
-    def is_none(self) -> bool:
-        return self.rows <= 0 or self.bytes <= 0
-
-
+#: The end and id that those have which stay, and the user, or None for all.
+Before = tuple[float, int, str | None]
+_NEXT_ARRAYS = f"""
+    select id from arrays where live = 0 and (ended_at, id) < (?, ?)
+    and ifnull(?, user) = user order by ended_at, id limit {ROWS}
+"""  # noqa: S608
+_NEXT_JOBS = f"""
+    select id, ended_at, ifnull(?3, user) = user
+        and not exists (select 1 from arrays where id = array_id) from jobs
+    where live = 0 and (ended_at, id) < (?1, ?2)
+    and (ended_at, id) > (?4, ?5) order by ended_at, id limit {_LOOKED_AT}
+"""  # noqa: S608
 #: Stores the next id and the number of the last event, before what has them may be removed.
 _KEEP_NUMBERS = """
     insert or replace into facts select 'next_id', max(ifnull((select max(id) from jobs), 0),
@@ -58,32 +49,36 @@ class Pruning:
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        #: End and id of the last job that a search has skipped, by the searched user. Tasks are
-        #: skipped while their array is in the journal.
+        #: End and id of the last job that a search has skipped, by the searched user.
         self._passed: dict[str | None, tuple[float, int]] = {}
         #: Whether pages were returned and the file has not been truncated yet.
         self._has_given = False
 
-    def remove(self, before_s: float, user: str | None) -> int | None:
-        """Remove some jobs that ended before that Unix time, the oldest first. With `user`, only
-        that user's jobs. Returns the number of removed jobs and arrays, which may be 0 if many jobs
-        had to be skipped, or None if there is nothing more to remove."""
-        left = _Left()
+    def remove(self, before_s: float, user: str | None, before_id: int) -> int | None:
+        """Remove some jobs that ended before that Unix time, or then with a lower id, the oldest
+        first. With `user`, only that user's jobs. Returns the number of removed jobs and arrays,
+        which may be 0 if many jobs had to be skipped, or None if there is nothing more to
+        remove."""
+        before = before_s, before_id, user
+        with self._db.reported("read"):
+            arrays = [each for (each,) in self._db.execute(_NEXT_ARRAYS, before)]
+            table, ids = ("arrays", arrays) if arrays else ("jobs", self._next(before))
+        if ids is None:
+            return None
+        if arrays:
+            # Their tasks are no longer skipped.
+            self._passed.clear()
+        removed, size = 0, 0
         with self._db.reported("write"):
-            has_begun = not self._db.in_transaction
-            self._db.begin()
-            self._db.execute(_KEEP_NUMBERS)
-            while not left.is_none and self._remove_one(before_s, user, left):
-                pass
-            if has_begun and not left.removed:
-                self._db.execute("rollback")
-        if left.removed:
-            return left.removed
-        if left.reads <= 0:
-            return 0
-        # The next search begins from the start.
-        self._passed.pop(user, None)
-        return None
+            if ids:
+                self._db.begin()
+                self._db.execute(_KEEP_NUMBERS)
+            while removed < len(ids) and size < _BYTES:
+                # Only constants of this module are put into the statement.
+                query = f"delete from {table} where id = ? returning length(data) + length(events)"  # noqa: S608
+                ((length,),) = self._db.execute(query, (ids[removed],)).fetchall()
+                removed, size = removed + 1, size + length
+        return removed
 
     def give_back(self) -> bool:
         """Return some unused pages to the file system; return whether there may be more. A journal
@@ -116,68 +111,16 @@ class Pruning:
         finally:
             self._db.execute(f"pragma busy_timeout = {timeout_ms}")
 
-    def _remove_one(self, before_s: float, user: str | None, left: _Left) -> bool:
-        """Remove the oldest job or array; return whether there was one."""
-        array = self._oldest_array(before_s, user)
-        job = self._oldest_job(before_s, user, left)
-        if job is None and left.reads <= 0:
-            # A job that was not read yet may be older than the array.
-            return False
-        if array is not None and (job is None or array[1] <= job[1]):
-            self._remove_array(array[0], left)
-        elif job is not None:
-            self._remove_row("jobs", job[0], left)
-        return array is not None or job is not None
-
-    def _oldest_array(self, before_s: float, user: str | None) -> tuple[int, float] | None:
-        whose = "" if user is None else " and user = :user"
-        # Only constants of this module are put into the statement.
-        query = f"""
-            select id, ended_at from arrays
-            where live = 0 and ended_at < :before{whose} order by ended_at limit 1
-        """  # noqa: S608
-        row: tuple[int, float] | None = self._db.execute(
-            query, {"before": before_s, "user": user}
-        ).fetchone()
-        return row
-
-    def _oldest_job(
-        self, before_s: float, user: str | None, left: _Left
-    ) -> tuple[int, float] | None:
-        """Return id and end of the oldest job that can be removed, or None. It is None also if too
-        many jobs had to be skipped."""
-        whose = "" if user is None else " and user = :user"
-        # Only constants of this module are put into the statement.
-        query = f"""
-            select id, ended_at, exists (select 1 from arrays where id = array_id) from jobs
-            where live = 0 and ended_at < :before and (ended_at, id) > (:at_s, :id){whose}
-            order by ended_at, id limit {_READ_AT_ONCE}
-        """  # noqa: S608
-        while left.reads > 0:
-            at_s, job_id = self._passed.get(user, (float("-inf"), 0))
-            values = {"before": before_s, "at_s": at_s, "id": job_id, "user": user}
-            rows = self._db.execute(query, values).fetchall()
-            left.reads -= len(rows)
-            for job_id, ended_at, has_array in rows:
-                if not has_array:
-                    return job_id, ended_at
-                self._passed[user] = ended_at, job_id
-            if len(rows) < _READ_AT_ONCE:
-                # There are no more jobs, so the search did not end for lack of `reads`.
-                left.reads = max(1, left.reads)
-                return None
-        return None
-
-    def _remove_array(self, array_id: int, left: _Left) -> None:
-        self._remove_row("arrays", array_id, left)
-        # Its tasks are no longer skipped.
-        self._passed.clear()
-
-    def _remove_row(self, table: str, row_id: int, left: _Left) -> None:
-        # Only constants of this module are put into the statement.
-        query = f"delete from {table} where id = ? returning length(data) + length(events)"  # noqa: S608
-        ((size,),) = self._db.execute(query, (row_id,)).fetchall()
-        left.take(size)
+    def _next(self, before: Before) -> list[int] | None:
+        """Return the next jobs that can be removed, or None if there are no more to look at. The
+        tasks of an array can be removed only once it has been."""
+        passed = self._passed.pop(before[2], (float("-inf"), 0))
+        rows = self._db.execute(_NEXT_JOBS, (*before, *passed)).fetchall()
+        if not rows:
+            return None
+        found = [job_id for job_id, _, may_go in rows if may_go]
+        self._passed[before[2]] = passed if found else (rows[-1][1], rows[-1][0])
+        return found[:ROWS]
 
     def _value(self, query: str) -> int:
         return int(self._db.execute(query).fetchone()[0] or 0)
@@ -187,15 +130,18 @@ class Pruning:
 _INCREMENTAL = 2
 
 
-def read_excess(path: Path, most: int) -> dict[str, int]:
-    """Return the users with more than `most` ended jobs and arrays, and by how many they have more.
-    Raises HostError. It reads an index of them all, so it is called outside the daemon's loop."""
+def read_excess(path: Path, most: int) -> dict[str, tuple[float, int]]:
+    """Return the users with more than `most` ended jobs and arrays, and the end and id of the last
+    one that is too much. Raises HostError. It reads an index of them all, so it is called outside
+    the daemon's loop."""
     query = (
-        "select user, count(*) - :most from (select user from jobs where live = 0"
-        " union all select user from arrays where live = 0) group by user having count(*) > :most"
+        "select user, ended_at, id from (select user, ended_at, id, row_number() over"
+        " (partition by user order by ended_at desc, id desc) as place from"
+        " (select user, ended_at, id from jobs where live = 0"
+        " union all select user, ended_at, id from arrays where live = 0)) where place = ?"
     )
     with open_snapshot(path) as db:
-        return dict(db.execute(query, {"most": most}).fetchall())
+        return {user: (at_s, each) for user, at_s, each in db.execute(query, (most + 1,))}
 
 
 def compact(path: Path) -> tuple[int, int]:

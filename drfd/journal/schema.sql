@@ -35,11 +35,10 @@ create table jobs (
 ) strict;
 create index jobs_by_seq on jobs (seq);
 create index jobs_live on jobs (id) where live = 1;
-create index jobs_by_end on jobs (ended_at) where live = 0;
+-- How ended jobs are asked for: newest first, all or those of a user or a state. One index costs each
+-- end less than one for each; 100,000 entries are passed over in 20 ms.
+create index jobs_by_end on jobs (ended_at, id, user, state, array_id) where live = 0;
 create index jobs_by_array on jobs (array_id, state, id) where live = 0 and array_id is not null;
--- How ended jobs are asked for: by user, by state, newest first.
-create index jobs_by_user_and_end on jobs (user, ended_at) where live = 0;
-create index jobs_by_state_and_end on jobs (state, ended_at) where live = 0;
 -- Jobs with their specifications.
 create view records as
     select jobs.id, user, state, live, ended_at, array_id, jobs.seq, data,
@@ -63,8 +62,7 @@ create table arrays (
     events       blob    not null
 ) strict;
 create index arrays_by_seq on arrays (seq);
-create index arrays_by_end on arrays (ended_at) where live = 0;
-create index arrays_by_user_and_end on arrays (user, ended_at) where live = 0;
+create index arrays_by_end on arrays (ended_at, id, user) where live = 0;
 create index arrays_live on arrays (id) where live = 1;
 create index arrays_cancelled on arrays (cancelled_at) where cancelled_at is not null;
 

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from drfd.common.errors import HostError
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.resources import Axes
 from drfd.journal.journal import MOST_BYTES
-from drfd.journal.pruning import _Left, read_excess
+from drfd.journal.pruning import read_excess
 from drfd.journal.records import FIRST
 from fakes import ALICE, BOB, happened, payload, tables
 from journal.book import LONG
@@ -97,11 +98,11 @@ def test_a_go_is_short_also_where_all_must_be_passed_over(book, path):
 def test_of_one_user_with_too_many(book, path):
     for job_id in range(1, 40):
         book.live_and_end(job_id, at_s=float(job_id), actor=BOB if job_id % 10 == 0 else ALICE)
-    assert read_excess(path, 3) == {"alice": 33}
-    assert read_excess(path, 2) == {"alice": 34, "bob": 1}
-    assert sum(book.prune(1e12, "alice")) == 36
-    assert read_excess(path, 1) == {"bob": 2}
-    assert [each for each in range(1, 40) if book.journal.job(each)] == [10, 20, 30]
+    assert read_excess(path, 3) == {"alice": (36.0, 36)}
+    assert read_excess(path, 2) == {"alice": (37.0, 37), "bob": (10.0, 10)}
+    assert sum(book.prune(37.0, "alice")) == 33
+    assert read_excess(path, 1) == {"alice": (38.0, 38), "bob": (20.0, 20)}
+    assert [each for each in range(1, 40) if book.journal.job(each)] == [10, 20, 30, 37, 38, 39]
 
 
 @pytest.mark.slow
@@ -131,17 +132,17 @@ def test_of_drains_the_newest_stays(book, path):
     assert book.journal.load(Axes()).draining
 
 
-def test_a_failed_go_takes_nothing_away(book, monkeypatch):
+def test_a_failed_go_takes_nothing_away(book):
     for job_id in (1, 2, 3):
         book.live_and_end(job_id, at_s=float(job_id))
 
-    def fail(*_: object) -> None:
-        raise sqlite3.OperationalError("disk I/O error")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(_Left, "take", fail)
-        with pytest.raises(Exception, match="cannot write the journal"):
-            book.prune(before_s=10.0)
+    book.journal._db.execute(
+        "create temp trigger fail before delete on jobs when old.id = 2"
+        " begin select raise(abort, 'disk I/O error'); end"
+    )
+    with pytest.raises(HostError, match="cannot write the journal"):
+        book.prune(before_s=10.0)
+    book.journal._db.execute("drop trigger fail")
     assert book.journal.job(1) is not None
     assert len(list(book.journal.events())) == 6
     book.prune(before_s=2.5)

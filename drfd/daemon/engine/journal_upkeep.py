@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import inf
 
 from drfd.common.errors import HostError
 from drfd.daemon.config import HistorySettings
@@ -35,8 +34,8 @@ class Retention:
     history: Callable[[], HistorySettings]
     #: Returns Unix time.
     clock: Callable[[], float] = time.time
-    #: Number of jobs that are still to be removed of each user with too many.
-    _excess: dict[str, int] = field(default_factory=dict)
+    #: End and id of the last job that is to be removed of each user with too many.
+    _excess: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     async def run(self) -> None:
         while True:
@@ -63,16 +62,13 @@ class Retention:
         return removed is not None or has_more
 
     def _remove_excess(self) -> int | None:
-        """Remove some of the oldest jobs of a user with too many. Returns their number, or None if
-        there is nothing more to remove."""
+        """Remove some jobs of a user with too many. Returns their number, or None if there is
+        nothing more to remove."""
         while self._excess:
-            user, left = next(iter(self._excess.items()))
-            removed = self.journal.remove_ended(inf, user)
-            if removed is not None and removed < left:
-                self._excess[user] = left - removed
-            else:
-                # What is left, if anything, cannot be removed yet.
-                del self._excess[user]
+            user, (at_s, job_id) = next(iter(self._excess.items()))
+            removed = self.journal.remove_ended(at_s, user, job_id + 1)
             if removed is not None:
                 return removed
+            # What is left, if anything, cannot be removed yet.
+            del self._excess[user]
         return None

@@ -117,17 +117,14 @@ INSERT INTO "submissions" VALUES(15,1001,54,NULL,NULL,NULL,X'7B2261727261795F696
 CREATE INDEX submissions_by_key on submissions (uid, key) where key is not null;
 CREATE INDEX jobs_by_seq on jobs (seq);
 CREATE INDEX jobs_live on jobs (id) where live = 1;
-CREATE INDEX jobs_by_end on jobs (ended_at) where live = 0;
+CREATE INDEX jobs_by_end on jobs (ended_at, id, user, state, array_id) where live = 0;
 CREATE INDEX jobs_by_array on jobs (array_id, state, id) where live = 0 and array_id is not null;
-CREATE INDEX jobs_by_user_and_end on jobs (user, ended_at) where live = 0;
-CREATE INDEX jobs_by_state_and_end on jobs (state, ended_at) where live = 0;
 CREATE VIEW records as
     select jobs.id, user, state, live, ended_at, array_id, jobs.seq, data,
         ifnull(jobs.spec, submissions.spec) as spec
     from jobs join submissions on job_id = ifnull(array_id, jobs.id);
 CREATE INDEX arrays_by_seq on arrays (seq);
-CREATE INDEX arrays_by_end on arrays (ended_at) where live = 0;
-CREATE INDEX arrays_by_user_and_end on arrays (user, ended_at) where live = 0;
+CREATE INDEX arrays_by_end on arrays (ended_at, id, user) where live = 0;
 CREATE INDEX arrays_live on arrays (id) where live = 1;
 CREATE INDEX arrays_cancelled on arrays (cancelled_at) where cancelled_at is not null;
 CREATE INDEX blobs_past on blobs (uid, id) where live = 0;
