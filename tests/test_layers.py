@@ -145,10 +145,10 @@ INSIDE: dict[str, dict[str, set[str]]] = {
     "drfd.journal": {
         "database": set(),
         "records": set(),
-        "submissions": {"database"},
+        "submissions": {"database", "records"},
         "files": {"database"},
-        "pruning": {"database", "records"},
-        "arrays": {"database", "records", "pruning"},
+        "pruning": {"database"},
+        "arrays": {"database", "records"},
         "history": {"database", "records", "arrays"},
         "journal": {"database", "records", "submissions", "files", "pruning", "arrays", "history"},
     },
