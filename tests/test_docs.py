@@ -15,6 +15,7 @@ from config_reference import config_schema, reference, reply_schema
 from drfd import __version__
 from drfd.client import Client
 from drfd.common.errors import ConfigError, NotPermitted, Refused, Unavailable
+from drfd.launcher.attempt import TRANSITIONS as ATTEMPT_TRANSITIONS
 from drfd.protocol.requests import REQUESTS
 from drfd_cli.main import VERBS, command_of
 from fakes import TRANSITIONS
@@ -64,16 +65,25 @@ def test_every_picture_of_the_readme_is_there_and_asks_nobody_for_anything():
 
 
 def test_every_state_has_its_sentence_and_the_transitions_are_the_codes_own():
-    rows = re.findall(r"^\| ([A-Z]+) \| [A-Z][^|]+\. \| (.+) \|$", ARCHITECTURE, re.MULTILINE)
-    found = []
-    for before, moves in TRANSITIONS.items():
-        arrows: dict[str, list[str]] = {}
-        for kind, after in moves.items():
-            if before != after:
-                arrows.setdefault(str(after), []).append(kind.__name__)
-        after = "; ".join(f"{state}: {', '.join(names)}" for state, names in arrows.items())
-        found.append((str(before), after or "–"))
-    assert rows == found
+    jobs = {
+        str(before): [(kind.__name__, str(after)) for kind, after in moves.items()]
+        for before, moves in TRANSITIONS.items()
+    }
+    attempts = {
+        before.value: [(event.value, after.value) for event, (after, _) in row.items()]
+        for before, row in ATTEMPT_TRANSITIONS.items()
+    }
+    for name, table in (("[A-Z]+", jobs), ("[a-z]+", attempts)):
+        pattern = rf"^\| ({name}) \| [A-Z][^|]+\. \| (.+) \|$"
+        found = []
+        for before, moves in table.items():
+            arrows: dict[str, list[str]] = {}
+            for event, after in moves:
+                if before != after:
+                    arrows.setdefault(after, []).append(event)
+            after = "; ".join(f"{state}: {', '.join(names)}" for state, names in arrows.items())
+            found.append((before, after or "–"))
+        assert re.findall(pattern, ARCHITECTURE, re.MULTILINE) == found
 
 
 def test_the_decisions_are_numbered_and_all_are_in_the_index():

@@ -99,11 +99,12 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "runner": {"protocol", "system", "attempt_files", "confinement", "accounts"},
         "port": {"protocol"},
         "signatures": {"protocol", "attempt_files", "accounts"},
-        "signalling": {"protocol", "attempt_files", "confinement"},
+        "attempt": {"protocol", "attempt_files"},
+        "schedule": {"protocol", "attempt", "attempt_files", "runner"},
         "gpu_meter": {"protocol", "system"},
         "server": {
             *("protocol", "system", "attempt_files", "confinement", "runner", "port"),
-            *("signatures", "signalling", "gpu_meter", "accounts"),
+            *("signatures", "attempt", "schedule", "gpu_meter", "accounts"),
         },
         "startup": {"port", "settings"},
         "main": {

@@ -55,7 +55,7 @@ class JobsStopRecord:
     boot_id: str
     at_s: float
 
-    def affected(self, attempt: Attempt) -> bool:
+    def affected(self, attempt: Records) -> bool:
         """Return whether the attempt was alive when the jobs were stopped."""
         created, exited = attempt.created, attempt.exited
         if created["boot_id"] != self.boot_id or created["at_s"] > self.at_s:
@@ -78,7 +78,7 @@ Record = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class Records:
     """The contents of an attempt file. A record that is not written yet is None."""
 
     created: Record
@@ -101,6 +101,12 @@ class Attempt:
     @property
     def is_over(self) -> bool:
         return self.launch_failed is not None or self.exited is not None
+
+    def unsent(self, count: int, signals: tuple[int, ...]) -> list[int]:
+        """Return which of the last `signals`, of `count` in all that have been ordered, are still
+        to be sent, each once."""
+        sent = self.signalled["count"] if self.signalled is not None else 0
+        return list(dict.fromkeys(signals[-(count - sent) :])) if count > sent else []
 
     @property
     def may_have_run(self) -> bool:
@@ -208,7 +214,7 @@ def add(dir_fd: int, key: Key, kind: str, record: Record, *, is_synced: bool = F
             os.fsync(fd)
 
 
-def read(dir_fd: int, key: Key) -> Attempt | None:
+def read(dir_fd: int, key: Key) -> Records | None:
     """Read an attempt file. Returns None if there is none, or if its creation was interrupted, in
     which case nothing was started, or a power cut has taken its first record."""
     try:
@@ -222,14 +228,14 @@ def read(dir_fd: int, key: Key) -> Attempt | None:
         return None
 
 
-def parse(data: bytes) -> Attempt | None:
+def parse(data: bytes) -> Records | None:
     """Parse the records in `data`. Returns None if the first one cannot be read."""
     records: dict[str, Record] = {}
     for line in data.split(b"\n"):
         record = _read_line(line)
         if record is not None:
             records[record.pop("record")] = record
-    return Attempt(**records) if "created" in records else None
+    return Records(**records) if "created" in records else None
 
 
 def _read_line(line: bytes) -> Record | None:

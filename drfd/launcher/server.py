@@ -11,6 +11,7 @@ import logging
 import os
 import resource
 import selectors
+import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,8 +22,9 @@ from pathlib import Path
 from drfd.common.failpoints import reach
 from drfd.common.journald import about
 from drfd.launcher import attempt_files, protocol
-from drfd.launcher.accounts import Accounts, Denied, DirectoryFailed, NotAsked
-from drfd.launcher.attempt_files import Attempt, JobsStopRecord, Key
+from drfd.launcher.accounts import Accounts, Denied, NotAsked
+from drfd.launcher.attempt import AttemptAction, AttemptEvent, AttemptState
+from drfd.launcher.attempt_files import JobsStopRecord, Key, Records
 from drfd.launcher.confinement.bounds import LauncherBounds, ProcessBounds, read_launcher_bounds
 from drfd.launcher.confinement.cgroup_files import read_counters
 from drfd.launcher.confinement.interface import Confinement, Ended, LimitFailed
@@ -44,8 +46,8 @@ from drfd.launcher.protocol import (
 )
 from drfd.launcher.runner import inheritance
 from drfd.launcher.runner.failures import failure_of, notice_text
-from drfd.launcher.runner.identity import Directory
-from drfd.launcher.runner.runner import Runners, read_launched
+from drfd.launcher.runner.identity import Directory, Problem
+from drfd.launcher.runner.runner import POLL_S, Runners, read_launched
 from drfd.launcher.runner.shortage import (
     DIRECTORY,
     JOB,
@@ -60,7 +62,14 @@ from drfd.launcher.runner.shortage import (
 )
 from drfd.launcher.runner.starter.plan import JobStart
 from drfd.launcher.runner.starter.program import Starter, needed_capabilities, open_starter
-from drfd.launcher.signalling import TURN_S, Ending, Endings, Freezing, Pace, Signalling
+from drfd.launcher.schedule import (
+    FREEZE_PAUSES_S,
+    HELD_S,
+    KILL_PAUSES_S,
+    STUCK_S,
+    LocalAttempt,
+    Schedule,
+)
 from drfd.launcher.signatures import KeyFiles, SigningKeys, accepts_exec, with_check
 from drfd.launcher.system import process
 from drfd.launcher.system.background import BackgroundWork, own_program
@@ -76,7 +85,7 @@ STOPPED, RUNNER_GONE = "JOBS_STOPPED", "RUNNER_KILLED"
 
 
 def reports_from(
-    attempt: Attempt,
+    attempt: Records,
     *,
     alive: bool,
     jobs_stop: JobsStopRecord | None,
@@ -91,6 +100,8 @@ def reports_from(
     and `at_s` are the present boot and time."""
     reports: list[tuple[str, Message]] = []
     created = attempt.created
+    was_stopped = jobs_stop is not None and jobs_stop.affected(attempt)
+    is_of_old = created["boot_id"] != boot_id
     if attempt.launched is not None and attempt.launch_failed is None:
         launched = {
             "at_s": created["at_s"],
@@ -101,36 +112,27 @@ def reports_from(
         reports.append(("launched", launched))
     if attempt.launch_failed is not None:
         reports.append(("launch_failed", attempt.launch_failed))
-    elif attempt.exited is not None and jobs_stop is not None and jobs_stop.affected(attempt):
-        end = _unknown_end(Ended(False, False, ended.counted), attempt.exited["at_s"])
-        reports.append(("exited", end | _loss(attempt, jobs_stop, boot_id)))
+    elif attempt.exited is not None and was_stopped:
+        ended = Ended(False, False, ended.counted)
+        end = _unknown_end(was_stopped, is_of_old, attempt.exited["at_s"], ended)
+        reports.append(("exited", end))
     elif attempt.exited is not None and not alive:
         end = {name: fact for name, fact in attempt.exited.items() if name != "counters"}
         reports.append(("exited", end | ended._asdict()))
-    elif not alive and (attempt.may_have_run or created["boot_id"] != boot_id):
-        reports.append(("exited", _unknown_end(ended, at_s) | _loss(attempt, jobs_stop, boot_id)))
+    elif not alive and (attempt.may_have_run or is_of_old):
+        reports.append(("exited", _unknown_end(was_stopped, is_of_old, at_s, ended)))
     elif not alive:
         # Its runner died before the program was released: this counts as never launched.
         reports.append(("missing", {}))
     return reports
 
 
-def _unknown_end(ended: Ended, at_s: float) -> Message:
-    return {
-        "at_s": at_s,
-        "mono_s": None,
-        "exit_code": None,
-        "signal": None,
-        **ended._asdict(),
-    }
-
-
-def _loss(attempt: Attempt, jobs_stop: JobsStopRecord | None, boot_id: str) -> Message:
-    """Return the reason why the end is unknown, as a fact of the report."""
-    was_stopped = jobs_stop is not None and jobs_stop.affected(attempt)
-    if attempt.created["boot_id"] != boot_id:
-        return {"loss": SHUTDOWN if was_stopped else CRASH}
-    return {"loss": STOPPED if was_stopped else RUNNER_GONE}
+def _unknown_end(was_stopped: bool, is_of_old: bool, at_s: float, ended: Ended) -> Message:
+    """Return the report of an end that nobody has seen, with the reason."""
+    loss = (SHUTDOWN if was_stopped else CRASH) if is_of_old else ""
+    loss = loss or (STOPPED if was_stopped else RUNNER_GONE)
+    unknown = dict.fromkeys(("mono_s", "exit_code", "signal"))
+    return {"at_s": at_s, **unknown, **ended._asdict(), "loss": loss}
 
 
 log = logging.getLogger("drfd.launcher")
@@ -146,6 +148,11 @@ _PRIVATE_TMP = (
 )
 #: Answer to a launch under a number that an attempt of another job has.
 _TAKEN = "another job's attempt has its number here, from another journal perhaps"
+#: States in which an order to launch it says whose it is; and in which a process can join it.
+_WITHOUT_OWNER = AttemptState.UNKNOWN, AttemptState.WAITING, AttemptState.REMOVING
+_JOINABLE = AttemptState.STARTING, AttemptState.RUNNING, AttemptState.FREEZING
+#: Seconds until a signal that could not be recorded is tried again.
+_RETRY_S = 1.0
 #: The program that ends tracers, and the largest number of processes that it looks at.
 _TRACERS, _MOST_HELD = "drfd.launcher.system.tracers", 1000
 #: Number of runners of an attempt that may die before they release the job.
@@ -186,34 +193,22 @@ class Launcher:
     #: Whether a user's IPC objects are removed after the user's last job.
     removes_ipc: bool = False
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
-    _endings: Endings = field(default_factory=Endings)
     _boot_id: str = field(default_factory=process.boot_id)
     _running: bool = True
-    #: Attempts that have a file, or may have one. The file is made before everything else of an
-    #: attempt and removed last.
-    _known: set[Key] = field(default_factory=set)
-    #: Attempts whose launch was reported to this controller.
-    _reported: set[Key] = field(default_factory=set)
-    #: Ended attempts whose cgroups are gone, so that only their files are left.
-    _without_cgroup: set[Key] = field(default_factory=set)
-    #: Attempts whose users are looked up before they are launched.
-    _looking_up: dict[Key, Assignment] = field(default_factory=dict)
-    #: Number of runners of an attempt that have died before they released the job.
-    _lost_runners: dict[Key, int] = field(default_factory=dict)
+    #: All attempts but those that are UNKNOWN.
+    _attempts: dict[Key, LocalAttempt] = field(default_factory=dict)
+    #: Number of those that are WAITING.
+    _waiting: int = 0
+    _schedule: Schedule = field(default_factory=Schedule)
 
     def __post_init__(self) -> None:
         needed = needed_capabilities(
             enters_spaces=self.space_home is not None, serves_root=self.policy.refusal(0) is None
         )
         self._runners = Runners(
-            self.attempts_fd, self._selector, self._runner_gone, self.starter,
-            needed & syscalls.capabilities().permitted,
+            self.attempts_fd, self._selector, lambda key: self._runner_gone(self._attempts[key]),
+            self.starter, needed & syscalls.capabilities().permitted,
         )  # fmt: skip
-        self._pace = Pace()
-        self._freezing = Freezing(
-            self.confinement, self.attempts_fd, self._tell, self._endings.__contains__, self._pace
-        )
-        self._signalling = Signalling(self.confinement, self.attempts_fd, self._pace)
         self._background = background = BackgroundWork(self._selector)
         self._accounts = Accounts(background, self._selector)
         self._directory = Directory(self._accounts)
@@ -223,17 +218,24 @@ class Launcher:
         )
         self._gpu_meter = GpuMeter(background, self._selector, self.port.send)
         #: Parts with work that is due at some time.
-        self._timed: list[Freezing | Signalling | IpcSweeps | GpuMeter]
-        self._timed = [self._freezing, self._signalling, self._sweeps, self._gpu_meter]
+        self._timed: list[IpcSweeps | GpuMeter] = [self._sweeps, self._gpu_meter]
         self._key_files: KeyFiles | None = None
         if self.keys is not None and self.keys_dir is not None:
             self._key_files = KeyFiles(self.keys_dir, self.keys, self._accounts)
-        self._attempt_orders: dict[str, Callable[[Key], None]] = {
-            protocol.TERMINATE: self._terminate,
-            protocol.KILL: self._kill,
-            protocol.FREEZE: self._freeze,
-            protocol.THAW: self._freezing.thaw,
-            protocol.REMOVE: partial(self._endings.add, remove=True),
+        self._actions: dict[AttemptAction, Callable[[LocalAttempt], None]] = {
+            AttemptAction.ADMIT: self._admit,
+            AttemptAction.START: self._start,
+            AttemptAction.DROP: self._drop,
+            AttemptAction.CANCEL: self._cancel,
+            AttemptAction.TERMINATE: self._terminate,
+            AttemptAction.SIGNAL: self._signal_later,
+            AttemptAction.HUSH: self._hush,
+            AttemptAction.PURSUE: self._schedule.add,
+            AttemptAction.THAW: self._thaw,
+            AttemptAction.REPORT_MISSING: partial(self._tell, "missing"),
+            AttemptAction.REPORT_FROZEN: partial(self._tell, "frozen"),
+            AttemptAction.REPORT_REMOVED: self._report_removed,
+            AttemptAction.UNLINK: self._unlink,
         }
 
     def serve(self) -> None:
@@ -248,56 +250,62 @@ class Launcher:
             self._accounts.begin()
         reach("serve.before-adoption")
         for key in attempt_files.keys(self.attempts_fd):
-            self._known.add(key)
-            self._runners.adopt(key)
-            self._adopt(key, attempt_files.read(self.attempts_fd, key))
-        self._spaces.sweep(self.usual_space_home)
+            self._adopt(key)
+        places = {each.space for each in self._attempts.values() if each.space is not None}
+        self._spaces.sweep(places, self.usual_space_home)
         while self._running:
             for chosen, _ in self._selector.select(self._pause_s()):
                 # An earlier handler of this round may have closed the descriptor.
                 if chosen.fd in self._selector.get_map():
                     chosen.data()
-            self._runners.run_due()
-            for key in list(self._runners.unreported):
-                self._report_launch(key)
             for part in self._timed:
                 part.run_due()
-            until_s = time.monotonic() + TURN_S
-            for key, ending in self._endings.due():
-                begun_s, uid = time.monotonic(), self._user_of(key, ending)
-                if begun_s > until_s:
-                    break
-                # The end of one whose runner is gone is only looked at.
-                if key in self._runners and (wait_s := self._pace.wait_s(uid)):
-                    ending.due_mono_s = begun_s + wait_s
-                    continue
-                try:
-                    self._continue(key, ending)
-                except OSError as error:
-                    if not is_shortage(error):
-                        raise
-                    self._endings.put_off(ending)
-                self._pace.took(uid, begun_s)
+            self._schedule.run_due(self._work)
             self.port.flush()
         self.confinement.close()
 
     def _pause_s(self) -> float | None:
-        pauses = [part.pause_s() for part in (self._runners, self._endings, *self._timed)]
+        pauses = [part.pause_s() for part in (self._schedule, *self._timed)]
         return min((pause_s for pause_s in pauses if pause_s is not None), default=None)
 
-    def _adopt(self, key: Key, attempt: Attempt | None) -> None:
+    def _adopt(self, key: Key) -> None:
         """Take over an attempt of an earlier launcher."""
-        if attempt is None:
-            return
-        self._spaces.adopt(key, attempt.created.get("space"))
-        self._sweeps.begun(key, attempt.created["uid"])
-        if key not in self._runners and attempt.exited is not None:
-            self._remove_cgroup(key)
+        attempt = self._attempts[key] = LocalAttempt(key, AttemptState.STARTING)
+        records = attempt_files.read(self.attempts_fd, key)
+        if records is not None:
+            attempt.uid, attempt.is_notice = records.created["uid"], records.is_notice
+            attempt.space = records.created.get("space")
+            self._sweeps.begun(records.created["uid"])
+        self._look_for_runner(attempt, records)
+
+    def _happen(
+        self, attempt: LocalAttempt, event: AttemptEvent, records: Records | None = None
+    ) -> None:
+        """Have an event change the state of an attempt, and do what follows. `records` is what its
+        file says, if that is known."""
+        before = attempt.state
+        actions = attempt.handle(event)
+        if attempt.state is not before:
+            attempt.begin()
+            self._waiting += attempt.state is AttemptState.WAITING
+            self._waiting -= before is AttemptState.WAITING
+            if attempt.state is AttemptState.UNKNOWN:
+                self._attempts.pop(attempt.key, None)
+            else:
+                self._attempts[attempt.key] = attempt
+        for action in actions:
+            if action is AttemptAction.REPORT:
+                self._report(attempt, records)
+            elif action is AttemptAction.CLEAR:
+                self._clear(attempt, records)
+            else:
+                self._actions[action](attempt)
 
     # -- orders -----------------------------------------------------------------------------
 
     def _hello(self) -> Message:
-        self._reported.clear()
+        for attempt in self._attempts.values():
+            attempt.is_reported = False
         # The controller orders it anew.
         self._gpu_meter.turn(False)
         return protocol.hello_report(
@@ -323,21 +331,23 @@ class Launcher:
         """Carry out an order. `payload_fd`, a LaunchOrder's, belongs to this method."""
         match order:
             case LaunchOrder():
-                if command == protocol.NOTIFY:
-                    self._notify(Assignment(order, payload_fd, is_notice=True))
+                assignment = Assignment(order, payload_fd, is_notice=command == protocol.NOTIFY)
+                if assignment.is_notice:
+                    self._notify(assignment)
                 else:
-                    self._launch_or_close(Assignment(order, payload_fd))
+                    self._launch(assignment)
             case ExecOrder():
                 self._exec(order)
             case WeightsOrder():
                 self.confinement.weigh(dict(order.cores_milli))
             case SignalOrder():
                 # However many attempts are named that nobody knows, nothing is kept of them.
-                if order.key in self._known:
-                    self._signalling.add(order.key, order.count, order.signals)
+                if attempt := self._attempts.get(order.key):
+                    attempt.signals = order.count, order.signals
+                    self._signal_later(attempt)
             case RemoveFilesOrder(attempts):
                 for each in attempts:
-                    self._remove_file(each.key)
+                    self._happen(self._attempt(each.key), AttemptEvent.REMOVE_FILE)
             case ListOrder():
                 self._list()
             case KeyOrder(uid):
@@ -346,43 +356,16 @@ class Launcher:
             case MeasureGpusOrder(on):
                 self._gpu_meter.turn(on)
             case _:
-                if command in (protocol.TERMINATE, protocol.KILL, protocol.REMOVE):
-                    self._stop_looking_up(order.key)
-                self._attempt_orders[command](order.key)
+                self._happen(self._attempt(order.key), AttemptEvent(command))
 
-    def _tell(self, kind: str, key: Key, **facts: object) -> None:
-        self.port.send(protocol.attempt_report(kind, key, **facts))
+    def _attempt(self, key: Key) -> LocalAttempt:
+        return self._attempts.get(key) or LocalAttempt(key)
 
-    def _fail(self, assignment: Assignment, text: str, short: Shortage | None = None) -> None:
-        """Report that an attempt is not launched, or its owner not notified."""
-        key = assignment.order.key
-        if assignment.is_notice:
-            self._endings.add(key, remove=True, notice=f"failed: {text}")
-        else:
-            self._tell("launch_failed", key, **failure(text, short))
+    def _read(self, attempt: LocalAttempt) -> Records | None:
+        return attempt_files.read(self.attempts_fd, attempt.key)
 
-    def _notify(self, assignment: Assignment) -> None:
-        """Launch the command that notifies of a job's end in place of the job, once nothing of that
-        is left but its file. However often that is ordered, it is launched once."""
-        order, key = assignment.order, assignment.order.key
-        known = attempt_files.read(self.attempts_fd, key) if key in self._known else None
-        notice = None
-        if known is None:
-            notice = _NOTHING_LEFT
-        elif order.uid != known.created["uid"] or not known.owner.may_be(order.owner):
-            # A launch is checked only for whether jobs of its own user may run.
-            notice = _NOT_ITS_USERS
-        elif not known.is_notice:
-            # What still waits for its turn was meant for the job.
-            self._signalling.drop(key)
-            self._freezing.forget(key)
-            self._endings.add(key, remove=True, relaunch=assignment)
-            return
-        assignment.close()
-        if known is not None and notice is None:
-            self._report(key, known)
-        else:
-            self._endings.add(key, remove=True, notice=notice)
+    def _tell(self, kind: str, attempt: LocalAttempt, **facts: object) -> None:
+        self.port.send(protocol.attempt_report(kind, attempt.key, **facts))
 
     def _exec(self, order: ExecOrder) -> None:
         """Move a process of the owner's into a running attempt, and report why not, or None."""
@@ -392,23 +375,23 @@ class Launcher:
             text = protocol.OUT_OF_REACH
         except (LimitFailed, OSError) as error:
             text = f"the process could not be moved into its cgroup: {error}"
-        self._tell(protocol.EXEC, order.key, number=order.number, text=text)
+        self._tell(protocol.EXEC, self._attempt(order.key), number=order.number, text=text)
 
     def _join(self, order: ExecOrder) -> str | None:
         """Raises LimitFailed, OSError."""
-        key, pid = order.key, order.pid
-        attempt = attempt_files.read(self.attempts_fd, key) if key in self._known else None
-        if attempt is None or attempt.launched is None or attempt.is_over or key in self._endings:
+        key, pid, attempt = order.key, order.pid, self._attempt(order.key)
+        records = self._read(attempt) if attempt.state in _JOINABLE else None
+        if records is None or records.launched is None or records.is_over:
             return "the job does not run any more"
-        if not accepts_exec(order, attempt.owner, self._boot_id, self.keys):
+        if not accepts_exec(order, records.owner, self._boot_id, self.keys):
             log.error("event=exec-not-signed job=%d attempt=%d", *key, extra=about(job=key[0]))
             return _NOT_SIGNED
-        if attempt.created.get("space") is not None:
+        if records.created.get("space") is not None:
             return _PRIVATE_TMP
         with process.opened_pidfd(pid) as pidfd:
             # The kernel takes the pid, not the pidfd: it must still be that of the same process.
             is_it = process.start_ticks(pid) == order.start_ticks
-            if not is_it or {*process.uids(pid)} != {attempt.created["uid"]}:
+            if not is_it or {*process.uids(pid)} != {records.created["uid"]}:
                 return "the process that asks is not one of its user's"
             if not process.is_new(pid):
                 return "its pid may be given to another process soon: try again"
@@ -422,277 +405,306 @@ class Launcher:
             reach("exec.after-join")
             return "the process has ended" if process.is_readable(pidfd, 0) else None
 
-    def _launch_or_close(self, assignment: Assignment) -> None:
-        """Launch, or report a shortage, and close the payload if it is not needed any more."""
+    # -- launches ---------------------------------------------------------------------------
+
+    def _launch(self, assignment: Assignment) -> None:
+        attempt = self._attempt(assignment.order.key)
+        if attempt.state not in _WITHOUT_OWNER:
+            records = self._read(attempt)
+            if records is not None and not records.owner.may_be(assignment.order.owner):
+                # The other job's end, usage and signals must never be taken for this job's.
+                self._tell("launch_failed", attempt, **failure(_TAKEN, None))
+                assignment.close()
+                return
+        self._put(attempt, assignment)
+        self._happen(attempt, AttemptEvent.LAUNCH)
+
+    def _notify(self, assignment: Assignment) -> None:
+        """Launch the command that notifies of a job's end in place of the job, once nothing of that
+        is left but its file. However often that is ordered, it is launched once."""
+        order, attempt = assignment.order, self._attempt(assignment.order.key)
+        records = self._read(attempt)
+        if records is None:
+            attempt.notice = _NOTHING_LEFT
+        elif order.uid != records.created["uid"] or not records.owner.may_be(order.owner):
+            # A launch is checked only for whether jobs of its own user may run.
+            attempt.notice = _NOT_ITS_USERS
+        elif records.is_notice:
+            assignment.close()
+            self._report(attempt)
+            return
+        else:
+            # What still waits for its turn was meant for the job.
+            self._hush(attempt)
+            self._put(attempt, assignment)
+        if attempt.pending is not assignment:
+            assignment.close()
+        self._happen(attempt, AttemptEvent.REMOVE)
+
+    def _put(self, attempt: LocalAttempt, assignment: Assignment | None) -> None:
+        """Have this be the order to launch an attempt, or none."""
+        if attempt.pending is not None and attempt.pending is not assignment:
+            attempt.pending.close()
+        attempt.pending = assignment
+
+    def _drop(self, attempt: LocalAttempt) -> None:
+        if attempt.pending is not None and not attempt.pending.is_notice:
+            self._put(attempt, None)
+
+    def _cancel(self, attempt: LocalAttempt) -> None:
+        before = attempt.pending
+        self._drop(attempt)
+        if attempt.pending is not before:
+            self._tell("missing", attempt)
+
+    def _fail(self, attempt: LocalAttempt, text: str, short: Shortage | None = None) -> None:
+        """Report that an attempt is not launched, or its owner not notified."""
+        is_notice = attempt.pending is not None and attempt.pending.is_notice
+        self._put(attempt, None)
+        if is_notice:
+            attempt.notice = f"failed: {text}"
+            self._happen(attempt, AttemptEvent.REMOVE)
+        else:
+            self._tell("launch_failed", attempt, **failure(text, short))
+            self._happen(attempt, AttemptEvent.REFUSED)
+
+    def _admit(self, attempt: LocalAttempt) -> None:
+        """Start an attempt, or report why not, or ask for its user's account first."""
+        assignment = attempt.pending
+        assert assignment is not None
+        order = assignment.order
+        refusal, full = self.policy.refusal(order.uid), self._full(attempt)
         try:
-            is_needed = self._launch(assignment)
+            if refusal is None and full is None and not assignment.is_signed:
+                attempt.pending = assignment = with_check(assignment, self.keys)
+                refusal = None if assignment.is_signed else _NOT_SIGNED
+            if refusal is not None:
+                self._fail(attempt, refusal)
+            elif full is not None and assignment.is_notice:
+                # It waits for the end of other jobs.
+                self._schedule.put_off(attempt, *KILL_PAUSES_S)
+            elif full is not None:
+                self._fail(attempt, full, _LAUNCHER_SHORT)
+            elif (account := self._directory.known(order)) is None:
+                self._directory.ask(order, partial(self._looked_up, attempt, assignment))
+            else:
+                attempt.account = account
+                self._happen(attempt, AttemptEvent.READY)
         except OSError as error:
-            # The attempt could not even be looked up, so nothing of it has been started.
             short = shortage_of(error, MACHINE)
             if short is None:
                 raise
-            self._fail(assignment, machine_text(short, error), short)
-            is_needed = False
-        if not is_needed:
-            assignment.close()
-
-    def _launch(self, assignment: Assignment) -> bool:
-        """Launch an attempt, unless it is known, refused or must wait. Returns whether the
-        payload's descriptor is still needed. Raises OSError if the attempt cannot be looked up."""
-        order = assignment.order
-        key = order.key
-        if key in self._endings:
-            self._endings.add(key, remove=True, relaunch=assignment)
-            return True
-        known = attempt_files.read(self.attempts_fd, key) if key in self._known else None
-        if known is not None and not known.owner.may_be(order.owner):
-            # The other job's end, usage and signals must never be taken for this job's.
-            self._fail(assignment, _TAKEN)
-            return False
-        is_of_old = known is not None and known.created["boot_id"] != self._boot_id
-        has_run = key in self._runners or is_of_old or (known is not None and known.may_have_run)
-        if has_run and not assignment.is_notice:
-            assert known is not None
-            self._report(key, known)
-            return False
-        refusal = self.policy.refusal(order.uid)
-        full = self._full(assignment)
-        if refusal is None and full is None and not assignment.is_signed:
-            assignment = with_check(assignment, self.keys)
-            refusal = None if assignment.is_signed else _NOT_SIGNED
-        if refusal is not None:
-            self._fail(assignment, refusal)
-            return False
-        is_in_the_way = key in self._known and not assignment.is_notice
-        if (is_in_the_way and not self._remove(key)) or (full and assignment.is_notice):
-            # A runner died before it released its job; the job's process is about to exit. Or the
-            # command that notifies must wait for the end of other jobs.
-            self._endings.add(key, remove=True, relaunch=assignment)
-            return True
-        if full is not None:
-            self._fail(assignment, full, _LAUNCHER_SHORT)
-            return False
-        found = self._directory.known(order)
-        if found is None:
-            self._directory.ask(order, partial(self._looked_up, key, assignment))
-            self._stop_looking_up(key)
-            self._looking_up[key] = assignment
-            return True
-        space = self._spaces.place_for(key, order.uid)
-        if assignment.is_notice and known is not None:
-            # The command sees what the job has left there.
-            space = known.created.get("space")
-            space = space if space is not None and os.path.isdir(space) else None
-        # The start time that users see is taken here, so that it follows the order of launches.
-        cgroup = self.confinement.cgroup_path(key, order.limits.groups)
-        created = attempt_files.created_record(
-            order.owner, self._boot_id, cgroup, space, is_notice=assignment.is_notice
-        )
-        reach("launch.before-attempt-file")
-        try:
-            if assignment.is_notice:
-                attempt_files.remove(self.attempts_fd, key)
-                self._without_cgroup.discard(key)
-            self._start(JobStart(assignment, *found, self.confinement, space), created)
-        except (LimitFailed, OSError, MemoryError, ValueError) as error:
-            # ValueError: a text of the order that no file can hold.
-            self._take_back(assignment, error)
-            return False
-        reach("launch.after-fork")
-        return False
-
-    def _stop_looking_up(self, key: Key) -> None:
-        if key in self._looking_up:
-            self._looking_up.pop(key).close()
+            self._fail(attempt, machine_text(short, error), short)
 
     def _looked_up(
-        self, key: Key, assignment: Assignment, problem: Denied | DirectoryFailed | None
+        self, attempt: LocalAttempt, assignment: Assignment, problem: Problem | None
     ) -> None:
-        if self._looking_up.get(key) is not assignment:
+        if attempt.pending is not assignment:
             return
         if problem is None:
-            del self._looking_up[key]
-            self._launch_or_close(assignment)
+            self._admit(attempt)
             return
-        self._stop_looking_up(key)
         # Other users may be in local files, which answer.
         short = None if isinstance(problem, Denied) else Shortage(JOB, DIRECTORY)
         text = str(problem)
         if isinstance(problem, NotAsked) and (of_all := shortage_of(problem.error, MACHINE)):
             short, text = of_all, machine_text(of_all, problem.error)
-        self._fail(assignment, text, short)
+        self._fail(attempt, text, short)
 
-    def _start(self, job: JobStart, created: attempt_files.Record) -> None:
-        order, key = job.assignment.order, job.key
-        self._known.add(key)
-        attempt_fd = attempt_files.create(self.attempts_fd, key, created)
-        try:
-            reach("launch.before-cgroup")
-            settings = self.confinement.create(key, order.limits, order.devices)
-            if not job.assignment.is_notice:
-                self._spaces.make(key, job.place)
-            self._sweeps.begun(key, order.uid)
-            reach("launch.before-fork")
-            self._runners.start(job, settings, attempt_fd, created)
-        finally:
-            os.close(attempt_fd)
-
-    def _full(self, assignment: Assignment) -> str | None:
+    def _full(self, attempt: LocalAttempt) -> str | None:
         """Return why nothing more is started, or None: this process runs as root, and must not use
         up all that root may have, whatever the controller orders."""
-        if len(self._runners) + len(self._looking_up) >= self.bounds.running:
+        is_waiting = attempt.state is AttemptState.WAITING
+        if self._runners.count + self._waiting - is_waiting >= self.bounds.running:
             return f"as many jobs run as the launcher can take care of: {self.bounds.running}"
-        if len(self._known) >= self.bounds.known and not assignment.is_notice:
-            return f"{len(self._known)} jobs run or wait to be removed, the most that can be"
+        if (known := len(self._attempts) - 1) >= self.bounds.known and is_waiting:
+            return f"{known} jobs run or wait to be removed, the most that can be"
         return None
 
-    def _take_back(self, assignment: Assignment, error: Exception) -> None:
+    def _start(self, attempt: LocalAttempt) -> None:
+        assignment, account, key = attempt.pending, attempt.account, attempt.key
+        assert assignment is not None
+        assert account is not None
+        order, is_notice = assignment.order, assignment.is_notice
+        if not is_notice:
+            attempt.space = self._spaces.place_for(key, order.uid)
+            self._sweeps.begun(order.uid)
+        elif attempt.space is not None and not os.path.isdir(attempt.space):
+            attempt.space = None
+        # The command that notifies sees what the job has left there.
+        space = attempt.space
+        # The start time that users see is taken here, so that it follows the order of launches.
+        cgroup = self.confinement.cgroup_path(key, order.limits.groups)
+        created = attempt_files.created_record(
+            order.owner, self._boot_id, cgroup, space, is_notice=is_notice
+        )
+        attempt.uid, attempt.is_notice, attempt.created = order.uid, is_notice, created
+        attempt.is_reported = False
+        reach("launch.before-attempt-file")
+        try:
+            if is_notice:
+                attempt_files.remove(self.attempts_fd, key)
+            attempt_fd = attempt_files.create(self.attempts_fd, key, created)
+            try:
+                reach("launch.before-cgroup")
+                settings = self.confinement.create(key, order.limits, order.devices)
+                if not is_notice:
+                    self._spaces.make(space)
+                reach("launch.before-fork")
+                job = JobStart(assignment, *account, self.confinement, space)
+                attempt.runner = self._runners.start(job, settings, attempt_fd)
+            finally:
+                os.close(attempt_fd)
+        except (LimitFailed, OSError, MemoryError, ValueError) as error:
+            # ValueError: a text of the order that no file can hold.
+            self._not_started(attempt, error)
+        else:
+            self._put(attempt, None)
+            reach("launch.after-fork")
+
+    def _not_started(self, attempt: LocalAttempt, error: Exception) -> None:
         """Remove an attempt that could not be started, and report why."""
-        key = assignment.order.key
         short = shortage_of(error, MACHINE)
         try:
-            attempt = attempt_files.read(self.attempts_fd, key)
-            if attempt is not None and attempt.may_have_run:
+            records = self._read(attempt)
+            if records is not None and records.may_have_run:
                 # It had begun when its runner could not be watched. It must not be launched again.
-                self._report(key, attempt)
+                self._put(attempt, None)
+                self._runner_gone(attempt)
                 return
-            self._remove(key)
+            self._happen(attempt, AttemptEvent.FAILED)
+            if self.confinement.remove(attempt.key):
+                self._unlink(attempt)
+                self._happen(attempt, AttemptEvent.CLEARED)
         except OSError as next_error:
             # The controller orders the removal again, as often as it takes.
             if short is None or not is_shortage(next_error):
                 raise
         if short is None:
-            self._fail(assignment, f"it could not be set up: {error}")
+            self._fail(attempt, f"it could not be set up: {error}")
             return
         log.warning(
             "event=launch-postponed job=%d attempt=%d resource=%s error=%s",
-            *(*key, short.resource, error),
-            extra=about(job=key[0]),
+            *(*attempt.key, short.resource, error),
+            extra=about(job=attempt.key[0]),
         )
-        self._fail(assignment, machine_text(short, error), short)
-
-    def _list(self) -> None:
-        known = attempt_files.keys(self.attempts_fd)
-        owners: dict[str, dict[str, int | str]] = {}
-        for key in known:
-            attempt = attempt_files.read(self.attempts_fd, key)
-            if attempt is not None:
-                owners[attempt_files.file_name(key)] = attempt.owner.facts()
-            if key in self._endings:
-                continue
-            if attempt is None:
-                # Its creation was interrupted, or a power cut has emptied the file.
-                self._tell("missing", key)
-            else:
-                self._report(key, attempt)
-        # A cgroup without a file is an attempt that is almost removed.
-        everything = sorted({*known, *self.confinement.leftovers(), *self._looking_up})
-        self.port.send({"report": "listed", "known": everything, "owners": owners})
-
-    def _freeze(self, key: Key) -> None:
-        self._signalling.drop(key)
-        self._freezing.freeze(key)
-
-    def _terminate(self, key: Key) -> None:
-        attempt = attempt_files.read(self.attempts_fd, key)
-        if attempt is None:
-            self._tell("missing", key)
-            return
-        if not attempt.is_over:
-            self._freezing.forget(key)
-            self._signalling.terminate(key, attempt)
-
-    def _kill(self, key: Key) -> None:
-        attempt = attempt_files.read(self.attempts_fd, key)
-        if attempt is None:
-            self._tell("missing", key)
-        elif not attempt.is_over:
-            self._endings.add(key, remove=False)
+        self._fail(attempt, machine_text(short, error), short)
 
     # -- runners ----------------------------------------------------------------------------
 
-    def _runner_gone(self, key: Key) -> None:
-        self._endings.hurry(key)
-        self._signalling.forget(key)
-        but = "launched" if key in self._reported else None
-        self._reported.discard(key)
-        attempt = attempt_files.read(self.attempts_fd, key)
-        if attempt is None:
-            return
-        if attempt.exited is not None:
-            self._remove_cgroup(key)
-        self._report(key, attempt, but=but)
+    def _look_for_runner(self, attempt: LocalAttempt, records: Records | None) -> None:
+        """Look for the runner of an attempt of an earlier launcher, which cannot notify this one,
+        and whether it has released its job."""
+        if attempt.runner is None or not attempt.runner.pid:
+            attempt.runner = self._runners.find(attempt.key, records)
+        if attempt.runner is None:
+            self._runner_gone(attempt)
+        elif not attempt.runner.pid or records is None or not records.may_have_run:
+            self._schedule.add(attempt, POLL_S)
+        elif not records.is_over:
+            self._happen(attempt, AttemptEvent.RELEASED, records)
 
-    def _remove_cgroup(self, key: Key) -> None:
+    def _on_launched(self) -> None:
+        for key in read_launched(os.read(self._launched_out, 1 << 16)):
+            attempt = self._attempts.get(key)
+            # Its end is reported when the runner is gone, not before.
+            if attempt is not None and attempt.runner is not None and attempt.created is not None:
+                records = Records(attempt.created, {"pid": attempt.runner.pid}, launched={})
+                self._happen(attempt, AttemptEvent.RELEASED, records)
+
+    def _runner_gone(self, attempt: LocalAttempt) -> None:
+        attempt.runner = None
+        self._hush(attempt)
+        records = self._read(attempt)
+        is_of_old = records is not None and records.created["boot_id"] != self._boot_id
+        if records is not None and (records.may_have_run or is_of_old):
+            self._happen(attempt, AttemptEvent.ENDED, records)
+        else:
+            attempt.lost_runners += 1
+            self._happen(attempt, AttemptEvent.LOST, records)
+
+    def _clear(self, attempt: LocalAttempt, records: Records | None) -> None:
         """Remove what its runner has left of the cgroup of an attempt that has just ended, before
         the end is reported: the controller then gives the job's resources to others when it records
         the end. A cgroup that is in use is left until the controller orders the removal of the
         attempt."""
         # Without cgroups a removal does not show that no process is left.
-        if self.confinement.kind == "none" or self._endings.removes(key):
+        if self.confinement.kind == "none" or records is None or records.exited is None:
             return
-        if self.confinement.are_removed(key):
-            self._without_cgroup.add(key)
+        if self.confinement.are_removed(attempt.key):
+            self._happen(attempt, AttemptEvent.CLEARED)
             return
         reach("end.before-rmdir")
         with suppress(OSError):
-            if self.confinement.remove(key):
-                self._without_cgroup.add(key)
+            if self.confinement.remove(attempt.key):
+                self._happen(attempt, AttemptEvent.CLEARED)
         reach("end.after-rmdir")
 
-    def _on_launched(self) -> None:
-        for key in read_launched(os.read(self._launched_out, 1 << 16)):
-            if key in self._runners:
-                # Reported in this turn of the loop, unless the attempt turns out to be over.
-                self._runners.unreported.add(key)
+    # -- reports ----------------------------------------------------------------------------
 
-    def _report_launch(self, key: Key) -> None:
-        """Report the launch of a job. Its end is reported when the runner is gone, not before."""
-        attempt = self._runners.launched(key) or attempt_files.read(self.attempts_fd, key)
-        if attempt is None or attempt.may_have_run:
-            self._runners.unreported.discard(key)
-        if attempt is not None and attempt.launched is not None and not attempt.is_over:
-            self._report(key, attempt)
-            self._reported.add(key)
-            self._signalling.launched(key)
+    def _list(self) -> None:
+        owners: dict[str, dict[str, int | str]] = {}
+        for key in sorted(self._attempts):
+            attempt = self._attempts[key]
+            if (records := self._read(attempt)) is not None:
+                owners[attempt_files.file_name(key)] = records.owner.facts()
+            if attempt.state not in (AttemptState.WAITING, AttemptState.REMOVING):
+                self._report(attempt, records, is_again=True)
+        # A cgroup without a file is an attempt that is almost removed.
+        everything = sorted({*self._attempts, *self.confinement.leftovers()})
+        self.port.send({"report": "listed", "known": everything, "owners": owners})
 
-    def _report(self, key: Key, attempt: Attempt, *, but: str | None = None) -> None:
-        """Report what the attempt file says, `but` for this kind of report."""
-        alive = key in self._runners
-        if attempt.is_notice:
+    def _report(
+        self, attempt: LocalAttempt, records: Records | None = None, *, is_again: bool = False
+    ) -> None:
+        """Report what the attempt file says. Its launch is reported only once to a controller,
+        unless it `is_again` asked for, which it is without `records`."""
+        is_again |= records is None
+        records = records or self._read(attempt)
+        alive = attempt.runner is not None
+        if records is None:
+            # Its creation was interrupted, or a power cut has emptied the file.
+            if not alive:
+                self._tell("missing", attempt)
+            return
+        if records.is_notice:
             # What became of it is reported with the removal.
             if not alive and self.port.is_connected:
-                self._endings.add(key, remove=True)
+                self._happen(attempt, AttemptEvent.REMOVE)
             return
-        if attempt.launch_failed is not None:
-            failed = self._failure(key, attempt.launch_failed, attempt.created)
-            attempt = replace(attempt, launch_failed=failed)
-        ended = Ended(False, False, {}) if alive else self._ended(key, attempt)
+        if records.launch_failed is not None:
+            failed = self._failure(attempt.key, records.launch_failed, records.created)
+            records = replace(records, launch_failed=failed)
         reports = reports_from(
-            attempt,
+            records,
             alive=alive,
             jobs_stop=self.jobs_stop,
-            ended=ended,
+            ended=Ended(False, False, {}) if alive else self._ended(attempt.key, records),
             at_s=time.time(),
             boot_id=self._boot_id,
         )
-        owner = attempt.owner.facts()
+        owner = records.owner.facts()
         for kind, facts in reports:
-            if kind == but:
-                continue
-            if kind == "missing" and self._has_lost_too_many_runners(key):
+            if kind == "launched":
+                if attempt.is_reported and not is_again:
+                    continue
+                attempt.is_reported = self.port.is_connected
+            if kind == "missing" and attempt.lost_runners >= _MAX_LOST_RUNNERS:
                 kind, facts = "launch_failed", failure(_RUNNERS_LOST, _LAUNCHER_SHORT)
-            if kind == "exited" and key in self._without_cgroup:
+            if kind == "exited" and attempt.state is AttemptState.BARE:
                 facts = {**facts, "gone": True}
-            self._tell(kind, key, of=owner, **facts)
+            self._tell(kind, attempt, of=owner, **facts)
 
-    def _ended(self, key: Key, attempt: Attempt) -> Ended:
+    def _report_removed(self, attempt: LocalAttempt) -> None:
+        self._tell("removed", attempt, **({"notice": attempt.notice} if attempt.notice else {}))
+
+    def _ended(self, key: Key, records: Records) -> Ended:
         """Return what the kernel has counted of an attempt whose runner is gone. It is on record
         unless the runner was killed."""
-        if attempt.exited is None:
+        if records.exited is None:
             return self._look(key)
-        ended = self.confinement.judge(attempt.exited["counters"])
-        if largest := attempt.exited["peak_bytes"]:
+        ended = self.confinement.judge(records.exited["counters"])
+        if largest := records.exited["peak_bytes"]:
             ended = ended._replace(counted={**ended.counted, "largest_process_bytes": largest})
         return ended
 
@@ -709,112 +721,153 @@ class Launcher:
             return failure(found["text"], None)
         return found
 
-    def _has_lost_too_many_runners(self, key: Key) -> bool:
-        """Return whether too many of its runners have died before they released the job. A
-        controller launches such an attempt again at once, which must come to an end."""
-        self._lost_runners[key] = self._lost_runners.get(key, 0) + 1
-        return self._lost_runners[key] >= _MAX_LOST_RUNNERS
+    # -- what is due ------------------------------------------------------------------------
 
-    # -- endings ----------------------------------------------------------------------------
+    def _work(self, attempt: LocalAttempt) -> None:
+        """Do what is due of an attempt."""
+        try:
+            runner, is_new = attempt.runner, attempt.state is AttemptState.STARTING
+            if runner is not None and (not runner.pid or (is_new and attempt.created is None)):
+                self._look_for_runner(attempt, self._read(attempt))
+            if attempt.signals is not None or attempt.terminates:
+                self._signal(attempt)
+            if attempt.state is AttemptState.FREEZING:
+                self._freeze(attempt)
+            elif attempt.state in (AttemptState.KILLING, AttemptState.REMOVING):
+                self._end(attempt)
+        except OSError as error:
+            if not is_shortage(error):
+                raise
+            self._try_again(attempt)
 
-    def _user_of(self, key: Key, ending: Ending) -> int | None:
-        if ending.uid is None and (attempt := attempt_files.read(self.attempts_fd, key)):
-            ending.uid = attempt.created["uid"]
-        return ending.uid
+    def _terminate(self, attempt: LocalAttempt) -> None:
+        attempt.terminates = True
+        self._signal_later(attempt)
 
-    def _continue(self, key: Key, ending: Ending) -> None:
-        if not self._is_empty(key):
-            if self._put_off(key, ending):
-                self._runners.wake(key)
-            if ending.resists() and not ending.is_being_freed:
-                self._free(key, ending)
+    def _signal_later(self, attempt: LocalAttempt) -> None:
+        if attempt.signals is not None or attempt.terminates:
+            self._schedule.add(attempt)
+
+    def _hush(self, attempt: LocalAttempt) -> None:
+        """Forget what is to be sent. To send a signal thaws a job: the controller sends those that
+        were forgotten again when it is thawed."""
+        attempt.signals, attempt.terminates = None, False
+
+    def _signal(self, attempt: LocalAttempt) -> None:
+        """Send what is to be sent, and later what cannot be recorded now."""
+        records, signals, terminates = self._read(attempt), attempt.signals, attempt.terminates
+        if records is None or records.launched is None:
             return
-        if ending.relaunch is not None and ending.relaunch.is_notice:
-            if self._full(ending.relaunch):
-                self._endings.put_off(ending)
-                return
-            if not self._is_without_cgroup(key):
-                self._put_off(key, ending)
-                return
-        elif ending.remove:
-            reach("remove.before-rmdir")
-            attempt = attempt_files.read(self.attempts_fd, key)
-            if attempt is not None and attempt.is_notice:
-                ending.notice = ending.notice or notice_text(attempt)
-            if not self._remove(key):
-                self._put_off(key, ending)
-                return
-        self._endings.finish(key)
-        if ending.relaunch is not None:
-            self._launch_or_close(ending.relaunch)
-        elif ending.remove:
-            self._lost_runners.pop(key, None)
-            self._tell("removed", key, **({"notice": ending.notice} if ending.notice else {}))
+        self._hush(attempt)
+        if signals is not None and not records.is_over:
+            try:
+                self._send(attempt.key, records, *signals)
+            except OSError as error:
+                job = attempt.key[0]
+                log.error("event=signal-put-off job=%d error=%s", job, error, extra=about(job=job))
+                attempt.signals = signals
+                self._schedule.add(attempt, _RETRY_S)
+        if terminates and not records.is_over:
+            reach("signal.before-signal")
+            # A stopped process could not handle SIGTERM.
+            self.confinement.signal(attempt.key, records, signal.SIGTERM, signal.SIGCONT)
+            reach("signal.after-signal")
 
-    def _put_off(self, key: Key, ending: Ending) -> bool:
-        """Try again later. Returns True once: when it is reported that it takes long."""
-        if is_stuck := self._endings.put_off(ending):
-            log.error("event=stuck job=%d attempt=%d", *key, extra=about(job=key[0]))
-            self._tell("stuck", key)
-        return is_stuck
+    def _send(self, key: Key, records: Records, count: int, signals: tuple[int, ...]) -> None:
+        """Send those of the last `signals`, of `count` in all, that have not been sent. One that is
+        among them several times is sent once, as the kernel keeps it once for a process. If the
+        launcher is killed, a signal is lost rather than sent twice."""
+        if new := records.unsent(count, signals):
+            reach("signals.before-mark")
+            attempt_files.note_signals(self.attempts_fd, key, count)
+            reach("signals.after-mark")
+        for number in new:
+            self.confinement.signal(key, records, number)
 
-    def _free(self, key: Key, ending: Ending) -> None:
+    def _freeze(self, attempt: LocalAttempt) -> None:
+        records = self._read(attempt)
+        if records is None or records.is_over:
+            return
+        if self.confinement.freeze(attempt.key, records):
+            reach("freeze.before-report")
+            self._happen(attempt, AttemptEvent.FROZEN)
+        else:
+            self._schedule.put_off(attempt, *FREEZE_PAUSES_S)
+
+    def _thaw(self, attempt: LocalAttempt) -> None:
+        records = self._read(attempt)
+        if records is not None and not records.is_over:
+            reach("thaw.before-thaw")
+            self.confinement.thaw(attempt.key, records)
+
+    def _end(self, attempt: LocalAttempt) -> None:
+        """Try again to kill all processes of an attempt, and then to remove it or to replace it by
+        what was ordered to be launched."""
+        key = attempt.key
+        reach("remove.before-kill")
+        records = self._read(attempt)
+        # The runner exits by itself once its job is gone, after it has recorded the end.
+        if not self.confinement.kill_pass(key, records) or attempt.runner is not None:
+            self._try_again(attempt)
+            if attempt.takes_s() > HELD_S and not attempt.is_being_freed:
+                self._free(attempt, records)
+            return
+        reach("remove.before-rmdir")
+        if not self.confinement.remove(key):
+            self._try_again(attempt)
+        elif attempt.pending is not None and attempt.pending.is_notice:
+            self._admit(attempt)
+        else:
+            if records is not None and records.is_notice:
+                attempt.notice = attempt.notice or notice_text(records)
+            self._unlink(attempt)
+            is_last = attempt.pending is None
+            self._happen(attempt, AttemptEvent.CLEARED if is_last else AttemptEvent.REPLACED)
+
+    def _try_again(self, attempt: LocalAttempt) -> None:
+        """Try later, and report once that it takes long."""
+        first_s, most_s = KILL_PAUSES_S
+        self._schedule.put_off(attempt, first_s, STUCK_S if attempt.is_stuck else most_s)
+        if not attempt.is_stuck and attempt.takes_s() >= STUCK_S:
+            attempt.is_stuck = True
+            log.error(
+                "event=stuck job=%d attempt=%d", *attempt.key, extra=about(job=attempt.key[0])
+            )
+            self._tell("stuck", attempt)
+            if attempt.runner is not None:
+                attempt.runner.wake()
+
+    def _free(self, attempt: LocalAttempt, records: Records | None) -> None:
         """Kill tracers of the attempt's user that keep killed processes from exiting, or their exit
         from being reported to the runner."""
-        attempt = attempt_files.read(self.attempts_fd, key)
-        if attempt is None or os.getuid() != 0 or not (uid := attempt.created["uid"]):
+        if records is None or os.getuid() != 0 or not (uid := records.created["uid"]):
             # A debugger of root is an administrator's; a user's own launcher serves only itself.
             return
-        held = self.confinement.members(key, attempt)
-        if attempt.runner is not None and (runner := living_runner(attempt)):
+        held = self.confinement.members(attempt.key, records)
+        if records.runner is not None and (runner := living_runner(records)):
             # Zombies are in no cgroup, but they are children of the runner.
             held += process.children(runner)
 
         def freed(status: int) -> None:
-            ending.is_being_freed = False
+            attempt.is_being_freed = False
             if os.waitstatus_to_exitcode(status) == HAS_ENDED_SOME:
-                log.warning("event=tracers-killed job=%d", key[0], extra=about(job=key[0]))
+                job = attempt.key[0]
+                log.warning("event=tracers-killed job=%d", job, extra=about(job=job))
 
         # Those beyond that number have their turn when these are gone.
         held = held[:_MOST_HELD]
-        self._background.start(own_program(_TRACERS, uid, attempt.owner.user or "", *held), freed)
-        ending.is_being_freed = True
+        self._background.start(own_program(_TRACERS, uid, records.owner.user or "", *held), freed)
+        attempt.is_being_freed = True
 
-    def _is_empty(self, key: Key) -> bool:
-        """Try again to kill all processes of the attempt, and return whether none is left."""
-        reach("remove.before-kill")
-        if key in self._without_cgroup:
-            return key not in self._runners
-        attempt = attempt_files.read(self.attempts_fd, key)
-        # The runner exits by itself once its job is gone, after it has recorded the end.
-        return self.confinement.kill_pass(key, attempt) and key not in self._runners
-
-    def _is_without_cgroup(self, key: Key) -> bool:
-        """Remove the attempt's cgroup. Returns False if it is still in use."""
-        return key in self._without_cgroup or self.confinement.remove(key)
-
-    def _remove(self, key: Key) -> bool:
-        """Remove the cgroup, then the file: the attempt is known as long as either exists. Returns
-        False if the cgroup is still in use."""
-        if not self._is_without_cgroup(key):
-            return False
-        self._spaces.remove(key)
+    def _unlink(self, attempt: LocalAttempt) -> None:
+        """Remove the file, after all else: the attempt is known as long as either exists."""
+        self._spaces.remove(attempt.space)
         reach("remove.before-unlink")
-        attempt_files.remove(self.attempts_fd, key)
+        attempt_files.remove(self.attempts_fd, attempt.key)
         reach("remove.after-unlink")
-        self._known.discard(key)
-        self._without_cgroup.discard(key)
-        self._sweeps.gone(key)
-        return True
-
-    def _remove_file(self, key: Key) -> None:
-        """Remove the file of an attempt whose end was reported, and of which nothing else is left:
-        that was found then, so that no process and no cgroup is looked for."""
-        if key in self._without_cgroup and key not in self._runners and key not in self._endings:
-            self._lost_runners.pop(key, None)
-            self._remove(key)
-        else:
-            self._endings.add(key, remove=True)
+        if attempt.uid is not None:
+            self._sweeps.gone(attempt.uid)
+            attempt.uid = None
 
     def _quit(self) -> None:
         self._running = False

@@ -29,7 +29,7 @@ import pytest
 import drfd
 import failing
 from drfd.launcher import accounts, attempt_files
-from drfd.launcher.attempt_files import Attempt, Key
+from drfd.launcher.attempt_files import Key, Records
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import (
     LAUNCH,
@@ -258,7 +258,7 @@ class AttemptFiles:
         self.path = path
         self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
 
-    def read(self, key: Key = (1, 1)) -> Attempt:
+    def read(self, key: Key = (1, 1)) -> Records:
         """What is on record, a failure in words as the launcher tells it."""
         attempt = attempt_files.read(self.fd, key)
         assert attempt is not None, f"no attempt {key}"
@@ -268,7 +268,7 @@ class AttemptFiles:
             )
         return attempt
 
-    def over(self, key: Key = (1, 1)) -> Attempt:
+    def over(self, key: Key = (1, 1)) -> Records:
         """The attempt, once it has an end on record and its runner is gone."""
 
         def look() -> bool:
@@ -277,7 +277,7 @@ class AttemptFiles:
         until(f"the end of attempt {key}", look, show=lambda: self.read(key))
         return self.read(key)
 
-    def running(self, key: Key = (1, 1)) -> Attempt:
+    def running(self, key: Key = (1, 1)) -> Records:
         """The attempt, once its program is let go."""
         until(f"a start of attempt {key}", lambda: self.read(key).launched, lambda: self.read(key))
         return self.read(key)
@@ -291,7 +291,7 @@ class AttemptFiles:
         os.close(self.fd)
 
 
-def end(attempt: Attempt) -> None:
+def end(attempt: Records) -> None:
     """Kill what is left of an attempt: its job, then its runner, then what the runner leaves."""
     runner = attempt.runner
     place = Unconfined("a test ends")
@@ -384,7 +384,7 @@ class Runs:
         wanted = shell(asked, cwd=self.work) if isinstance(asked, str) else asked
         return self.driver.start(wanted, self.files, **how)
 
-    def over(self, runner: int) -> Attempt:
+    def over(self, runner: int) -> Records:
         """The attempt, once its runner has ended well."""
         assert self.driver.reap(runner) == 0
         return self.files.over()

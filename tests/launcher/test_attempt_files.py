@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import (
     JOBS_STOP_FILE,
-    Attempt,
     JobsStopRecord,
     Record,
+    Records,
     read_jobs_stop,
 )
 from drfd.launcher.confinement.interface import Ended
@@ -71,7 +71,7 @@ def test_many_signals_take_the_room_of_one(directory, attempt_fd, tmp_path):
         attempt_files.note_signals(directory, KEY, count)
     assert (tmp_path / "41.2").stat().st_size == size_bytes
     known = attempt_files.read(directory, KEY)
-    assert known == Attempt(CREATED, signalled={"count": 1999}, exited={"exit_code": 0})
+    assert known == Records(CREATED, signalled={"count": 1999}, exited={"exit_code": 0})
 
 
 def test_an_attempt_file_is_made_only_once_and_for_the_launchers_eyes(
@@ -79,7 +79,7 @@ def test_an_attempt_file_is_made_only_once_and_for_the_launchers_eyes(
 ):
     with pytest.raises(FileExistsError):
         attempt_files.create(directory, KEY, {"uid": 0})
-    assert attempt_files.read(directory, KEY) == Attempt(CREATED)
+    assert attempt_files.read(directory, KEY) == Records(CREATED)
     assert (tmp_path / "41.2").stat().st_mode & 0o777 == 0o600
     assert not os.get_inheritable(attempt_fd), "it does not reach the job"
     assert (attempt_files.file_name(KEY), attempt_files.cgroup_name(KEY)) == ("41.2", "job-41-2")
@@ -90,7 +90,7 @@ def test_a_file_cut_short_anywhere_keeps_its_whole_lines(kept):
     part = lines()[:kept]
     # A line that lacks nothing but its end says all that it should.
     whole = dict(RECORDS[: lines()[: kept + 1].count(b"\n")])
-    assert attempt_files.parse(part) == (Attempt(**whole) if whole else None)
+    assert attempt_files.parse(part) == (Records(**whole) if whole else None)
 
 
 DAMAGE = [b"", b"\0\0\0", b"\xff\xfe", b"{", b"[]", b"[1]", b"1", b"null", b"{}", b'"record"']
@@ -100,7 +100,7 @@ DAMAGE = [b"", b"\0\0\0", b"\xff\xfe", b"{", b"[]", b"[1]", b"1", b"null", b"{}"
 def test_a_line_that_cannot_be_read_is_passed_over(damage):
     first, rest = lines().split(b"\n", 1)
     found = attempt_files.parse(b"\n".join([first, damage, rest]))
-    assert found == Attempt(**dict(RECORDS))
+    assert found == Records(**dict(RECORDS))
 
 
 @given(st.integers(0, len(lines()) - 1), st.binary(max_size=8), st.integers(0, 8))
@@ -167,7 +167,7 @@ DONE = ("exited", ENDED | OVER._asdict())
 MISSING: tuple[str, Message] = ("missing", {})
 
 
-def news(attempt: Attempt, *, boot_id: str = "b", **facts: Any) -> list[tuple[str, Message]]:
+def news(attempt: Records, *, boot_id: str = "b", **facts: Any) -> list[tuple[str, Message]]:
     """As it is told at second 9 of a boot."""
     return reports_from(attempt, at_s=9.0, boot_id=boot_id, **facts)
 
@@ -177,16 +177,16 @@ def lost(ended: Ended, loss: str = RUNNER_GONE) -> tuple[str, Message]:
     return "exited", facts | {"loss": loss}
 
 
-STARTING = Attempt(BORN, runner=RUNNER)
-STARTED = Attempt(BORN, runner=RUNNER, launched=RUNNING)
-#: Attempt → its reports while the runner lives.
+STARTING = Records(BORN, runner=RUNNER)
+STARTED = Records(BORN, runner=RUNNER, launched=RUNNING)
+#: Records → its reports while the runner lives.
 SAID = [
     (STARTING, []),
-    (Attempt(BORN, runner=RUNNER, launch_failed=FAILED), [NOT_LAUNCHED]),
+    (Records(BORN, runner=RUNNER, launch_failed=FAILED), [NOT_LAUNCHED]),
     (STARTED, [LAUNCHED]),
-    (Attempt(BORN, runner=RUNNER, launched=RUNNING, launch_failed=FAILED), [NOT_LAUNCHED]),
+    (Records(BORN, runner=RUNNER, launched=RUNNING, launch_failed=FAILED), [NOT_LAUNCHED]),
     # It is reported when the runner is gone, which has written more by then.
-    (Attempt(BORN, runner=RUNNER, launched=RUNNING, exited=ENDED | {"counters": {}}), [LAUNCHED]),
+    (Records(BORN, runner=RUNNER, launched=RUNNING, exited=ENDED | {"counters": {}}), [LAUNCHED]),
 ]
 
 
@@ -201,12 +201,12 @@ def test_an_end_on_record_stands_when_the_runner_is_gone(attempt, reports):
     assert found == reports + [DONE] * (attempt.exited is not None)
 
 
-@pytest.mark.parametrize("attempt", [Attempt(BORN), STARTING])
+@pytest.mark.parametrize("attempt", [Records(BORN), STARTING])
 def test_a_runner_that_died_before_the_start_leaves_nothing(attempt):
     assert news(attempt, alive=False, jobs_stop=None, ended=OVER) == [MISSING]
 
 
-@pytest.mark.parametrize("attempt", [Attempt(BORN), STARTING])
+@pytest.mark.parametrize("attempt", [Records(BORN), STARTING])
 def test_an_attempt_of_another_boot_may_have_run(attempt):
     """A power cut may have taken the record of its start: what is missing is launched again."""
     found = news(attempt, alive=False, jobs_stop=None, ended=NOTHING, boot_id="later")
@@ -221,7 +221,7 @@ def test_a_runner_that_died_after_the_start_leaves_an_unknown_end(ended):
 @pytest.mark.parametrize("alive", [True, False])
 def test_the_end_of_one_that_was_cut_short_says_nothing_of_the_job(alive):
     """It may have caught the SIGTERM and exited 0, half done."""
-    ended = Attempt(BORN, runner=RUNNER, launched=RUNNING, exited=ENDED | {"exit_code": 0})
+    ended = Records(BORN, runner=RUNNER, launched=RUNNING, exited=ENDED | {"exit_code": 0})
     kind, facts = lost(Ended(False, False, OVER.counted), STOPPED)
     reports = [LAUNCHED, (kind, facts | {"at_s": 7.0})]
     assert news(ended, alive=alive, jobs_stop=JobsStopRecord("b", 6.5), ended=OVER) == reports

@@ -122,7 +122,7 @@ def test_signals_that_still_wait_for_their_turn_at_the_end_of_the_job_are_not_fo
     make_launcher, work
 ):
     """One that was sent as the job ended killed the command."""
-    slow = "import drfd.launcher.signalling as s; s._SLOW_S, s._PAUSES = 0.0, 300"
+    slow = "import drfd.launcher.schedule as s; s._SLOW_S, s._PAUSES = 0.0, 300"
     controller = make_launcher().serve(prelude=slow)
     loop = "while [ ! -e {} ]; do sleep 0.02; done"
     other = f"trap 'echo x >> got' USR1; echo > ready; {loop.format('go')}"

@@ -22,7 +22,7 @@ from typing import ClassVar
 
 from drfd.common.failpoints import reach
 from drfd.common.signals import number_of, reached
-from drfd.launcher.attempt_files import Attempt, Key, cgroup_name
+from drfd.launcher.attempt_files import Key, Records, cgroup_name
 from drfd.launcher.confinement import cores
 from drfd.launcher.confinement.cgroup_files import (
     ancestors,
@@ -179,25 +179,25 @@ class Cgroups(Confinement):
                 members.thaw()
         raise LimitFailed("it forks faster than it can be moved")
 
-    def signal(self, key: Key, attempt: Attempt | None, *numbers: int) -> None:
+    def signal(self, key: Key, attempt: Records | None, *numbers: int) -> None:
         members, first = self._members(key), first_process(attempt)
         members.signal(*numbers, first=first)
         escaped = partial(members.escaped, attempt)
         for number in numbers:
             process.signal_those(reached(escaped(), number, first), escaped, number_of(number))
 
-    def freeze(self, key: Key, attempt: Attempt | None) -> bool:
+    def freeze(self, key: Key, attempt: Records | None) -> bool:
         return self._members(key).freeze()
 
-    def thaw(self, key: Key, attempt: Attempt | None) -> None:
+    def thaw(self, key: Key, attempt: Records | None) -> None:
         with unless_gone():
             self._members(key).thaw()
 
-    def members(self, key: Key, attempt: Attempt | None) -> list[int]:
+    def members(self, key: Key, attempt: Records | None) -> list[int]:
         members = self._members(key)
         return [*members.pids(), *members.escaped(attempt)]
 
-    def kill_pass(self, key: Key, attempt: Attempt | None) -> bool:
+    def kill_pass(self, key: Key, attempt: Records | None) -> bool:
         members = self._members(key)
         if not members.is_populated():
             escaped = members.escaped(attempt)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from drfd.launcher import attempt_files
-from drfd.launcher.attempt_files import Attempt, Key
+from drfd.launcher.attempt_files import Key, Records
 from drfd.launcher.protocol import AttemptLimits, Devices
 from drfd.linux.kernel_files import get
 
@@ -190,24 +190,24 @@ class Confinement(ABC):
         return False
 
     @abstractmethod
-    def signal(self, key: Key, attempt: Attempt | None, *numbers: int) -> None:
+    def signal(self, key: Key, attempt: Records | None, *numbers: int) -> None:
         """Send signals to every process of the attempt that each is for (see drfd.common.signals),
         and thaw them if they were frozen."""
 
     @abstractmethod
-    def freeze(self, key: Key, attempt: Attempt | None) -> bool:
+    def freeze(self, key: Key, attempt: Records | None) -> bool:
         """Stop all processes of the attempt; True once none runs. Frozen ones can be killed."""
 
     @abstractmethod
-    def thaw(self, key: Key, attempt: Attempt | None) -> None:
+    def thaw(self, key: Key, attempt: Records | None) -> None:
         """Undo `freeze`."""
 
     @abstractmethod
-    def members(self, key: Key, attempt: Attempt | None) -> list[int]:
+    def members(self, key: Key, attempt: Records | None) -> list[int]:
         """Return the living processes of the attempt."""
 
     @abstractmethod
-    def kill_pass(self, key: Key, attempt: Attempt | None) -> bool:
+    def kill_pass(self, key: Key, attempt: Records | None) -> bool:
         """Send SIGKILL to every process of the attempt; True once none is left."""
 
     def killing(self, key: Key) -> Killing:

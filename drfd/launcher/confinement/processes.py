@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from signal import SIGKILL
 
 from drfd.common.signals import number_of, reached
-from drfd.launcher.attempt_files import Attempt
+from drfd.launcher.attempt_files import Records
 from drfd.launcher.confinement.cgroup_files import Freezer, JobCgroup
 from drfd.launcher.system import process
 from drfd.launcher.system.files import unless_gone
@@ -77,7 +77,7 @@ class Members(ABC):
     def kill(self) -> None:
         self.signal(SIGKILL)
 
-    def escaped(self, attempt: Attempt | None) -> list[int]:
+    def escaped(self, attempt: Records | None) -> list[int]:
         """Return processes of the job in other cgroups, as far as they are children of its runner.
         Each becomes one at the latest when its parent has died. Users cannot move processes out
         of the cgroup, but systemd does so for them (systemd-run --user --scope)."""
@@ -184,12 +184,12 @@ class MembersV2(Members):
         return JobCgroup(self._directory)
 
 
-def first_process(attempt: Attempt | None) -> int | None:
+def first_process(attempt: Records | None) -> int | None:
     """Return the pid of the job's first process, or None if it is not known."""
     return None if attempt is None else (attempt.launched or {}).get("pid")
 
 
-def living_runner(attempt: Attempt | None) -> int | None:
+def living_runner(attempt: Records | None) -> int | None:
     """Return the pid of the attempt's runner, or None if it is not alive."""
     if attempt is None or attempt.runner is None or not is_of_this_boot(attempt):
         return None
@@ -197,5 +197,5 @@ def living_runner(attempt: Attempt | None) -> int | None:
     return pid if process.start_ticks(pid) == attempt.runner["start_ticks"] else None
 
 
-def is_of_this_boot(attempt: Attempt) -> bool:
+def is_of_this_boot(attempt: Records) -> bool:
     return bool(attempt.created["boot_id"] == process.boot_id())

@@ -12,7 +12,7 @@ from functools import partial
 from signal import SIGCONT, SIGKILL, SIGSTOP
 
 from drfd.common.signals import number_of, reached
-from drfd.launcher.attempt_files import Attempt, Key
+from drfd.launcher.attempt_files import Key, Records
 from drfd.launcher.confinement.cores import Affinity, affinity_controls
 from drfd.launcher.confinement.interface import CgroupSetting, Confinement, Entrance, LimitFailed
 from drfd.launcher.confinement.processes import first_process, is_of_this_boot, living_runner
@@ -59,26 +59,26 @@ class Unconfined(Confinement):
             wanted = min(wanted, hard)
         return Entrance(cpus=self._affinity.cpus(key), processes=wanted)
 
-    def signal(self, key: Key, attempt: Attempt | None, *numbers: int) -> None:
+    def signal(self, key: Key, attempt: Records | None, *numbers: int) -> None:
         listed = partial(_members, attempt)
         for number in numbers:
             pids = reached(listed(), number, first_process(attempt))
             process.signal_those(pids, listed, number_of(number))
 
-    def freeze(self, key: Key, attempt: Attempt | None) -> bool:
+    def freeze(self, key: Key, attempt: Records | None) -> bool:
         """Stop the processes that are found. This is best effort: one that forks and ends all the
         time may go on, and so does one that waits in vfork(2)."""
         self._stop(key, attempt)
         return True
 
-    def thaw(self, key: Key, attempt: Attempt | None) -> None:
+    def thaw(self, key: Key, attempt: Records | None) -> None:
         listed = partial(_members, attempt)
         process.signal_those(listed(), listed, SIGCONT)
 
-    def members(self, key: Key, attempt: Attempt | None) -> list[int]:
+    def members(self, key: Key, attempt: Records | None) -> list[int]:
         return _members(attempt)
 
-    def kill_pass(self, key: Key, attempt: Attempt | None) -> bool:
+    def kill_pass(self, key: Key, attempt: Records | None) -> bool:
         stopped = self._stop(key, attempt)
         process.signal_those(stopped, partial(_members, attempt), SIGKILL)
         return not stopped
@@ -87,7 +87,7 @@ class Unconfined(Confinement):
         self._affinity.forget(key)
         return True
 
-    def _stop(self, key: Key, attempt: Attempt | None) -> set[int]:
+    def _stop(self, key: Key, attempt: Records | None) -> set[int]:
         """Stop all processes, repeatedly until no new one appears, and return their pids. Stopped
         processes cannot fork, so a job that forks cannot outrun this."""
         stopped: set[int] = set()
@@ -100,7 +100,7 @@ class Unconfined(Confinement):
         return stopped
 
 
-def _members(attempt: Attempt | None) -> list[int]:
+def _members(attempt: Records | None) -> list[int]:
     """Return the living processes of the attempt: those below its runner, or, if that was killed,
     those of the job's session as long as its first process lives, which keeps its number."""
     runner = living_runner(attempt)

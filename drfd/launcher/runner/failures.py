@@ -11,7 +11,7 @@ import errno
 import os
 
 from drfd.launcher.accounts import Denied, DirectoryFailed
-from drfd.launcher.attempt_files import Attempt, Record
+from drfd.launcher.attempt_files import Record, Records
 from drfd.launcher.confinement.interface import LimitFailed
 from drfd.launcher.runner import identity, inheritance
 from drfd.launcher.runner.shortage import (
@@ -78,7 +78,7 @@ def failure_of(record: Record, created: Record) -> Record:
     return of_root(report) if record["by_root"] else of_job(report, created)
 
 
-def notice_text(attempt: Attempt) -> str:
+def notice_text(attempt: Records) -> str:
     """Return what became of a notification, nothing of which runs any more."""
     if attempt.launch_failed is not None:
         return f"failed: {failure_of(attempt.launch_failed, attempt.created)['text']}"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf
 from pathlib import Path
+from typing import TypeAlias
 
 from drfd.launcher.accounts import (
     MOST_UID,
@@ -44,6 +45,8 @@ REGAINED = "root's rights could be had back after they were dropped"
 
 
 Found = tuple[pwd.struct_passwd, list[int]]
+Problem: TypeAlias = Denied | DirectoryFailed
+OnAnswer = Callable[[Problem | None], None]
 
 
 class Directory:
@@ -56,8 +59,7 @@ class Directory:
     def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts
         self._known: dict[tuple[int, str], tuple[float, list[Version], Found]] = {}
-        self._asked: dict[tuple[int, str], list[Callable[[Denied | DirectoryFailed | None], None]]]
-        self._asked = {}
+        self._asked: dict[tuple[int, str], list[OnAnswer]] = {}
 
     def known(self, order: LaunchOrder) -> Found | None:
         """Return the account and its groups, or None if they must be asked for."""
@@ -70,9 +72,7 @@ class Directory:
                 self.ask(order, lambda problem: None)
         return known[2]
 
-    def ask(
-        self, order: LaunchOrder, on_answer: Callable[[Denied | DirectoryFailed | None], None]
-    ) -> None:
+    def ask(self, order: LaunchOrder, on_answer: OnAnswer) -> None:
         """Ask for the account of an order's user and its groups, and call `on_answer` when they are
         known, or with the reason why they are not. Raises OSError."""
         who = order.uid, order.user
@@ -90,7 +90,7 @@ class Directory:
         try:
             found = found_in(answer, who[0])
         except (Denied, DirectoryFailed) as error:
-            problem: Denied | DirectoryFailed | None = error
+            problem: Problem | None = error
             if who in self._known:
                 # Its groups are still to be asked for.
                 at_s, before, known = self._known[who]

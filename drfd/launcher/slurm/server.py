@@ -23,7 +23,7 @@ from drfd.common.failpoints import reach
 from drfd.common.journald import about
 from drfd.common.signals import number_of
 from drfd.launcher import attempt_files, protocol
-from drfd.launcher.attempt_files import Attempt, Key, Record
+from drfd.launcher.attempt_files import Key, Record, Records
 from drfd.launcher.port import Port
 from drfd.launcher.protocol import (
     ABOUT_ONE,
@@ -385,7 +385,7 @@ class SlurmLauncher:
         self._end(key, mapping.noted_end(state, status, time.time(), time.monotonic()))
         return True
 
-    def _lacks(self, number: int, key: Key, attempt: Attempt) -> None:
+    def _lacks(self, number: int, key: Key, attempt: Records) -> None:
         if key in self._submissions:
             failed = self._submissions.lacks(key, number)
             if failed is not None:
@@ -539,12 +539,10 @@ class SlurmLauncher:
         if job is None or job.is_over or not job.has_started:
             return
         count, signals = self._signals.pop(key)
-        signalled = self._attempts[key].signalled
-        sent = 0 if signalled is None else signalled["count"]
-        new = signals[-(count - sent) :] if count > sent else ()
+        new = self._attempts[key].unsent(count, signals)
         if not new:
             return
         self._attempts.note_signals(key, count)
-        for number in dict.fromkeys(new):
+        for number in new:
             # Slurm does not know the processes of what is one job script to it.
             self._commands.act(SIGNAL, job, number_of(number))

@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
-from drfd.launcher.attempt_files import Key
 from drfd.launcher.system import process
 from drfd.launcher.system.background import BackgroundWork, own_program
 from drfd.linux import syscalls
@@ -65,27 +64,21 @@ class IpcSweeps:
         self._background = background
         self._min_uid = min_uid
         self._mono = mono
-        self._owners: dict[Key, int] = {}
         self._jobs: Counter[int] = Counter()
         #: uid → when its sweep is due (monotonic time), in this order.
         self._due: dict[int, float] = {}
         #: uid → pid of the sweep that is running.
         self._live: dict[int, int] = {}
 
-    def begun(self, key: Key, uid: int) -> None:
+    def begun(self, uid: int) -> None:
         """Stop any sweep of this user, because an attempt of the user is about to start."""
-        if key not in self._owners:
-            self._owners[key] = uid
-            self._jobs[uid] += 1
+        self._jobs[uid] += 1
         self._due.pop(uid, None)
         if uid in self._live:
             self._background.kill(self._live[uid])
 
-    def gone(self, key: Key) -> None:
+    def gone(self, uid: int) -> None:
         """Schedule a sweep if this attempt, of which nothing is left, was the last of its user."""
-        uid = self._owners.pop(key, None)
-        if uid is None:
-            return
         self._jobs[uid] -= 1
         if self._jobs[uid] == 0:
             del self._jobs[uid]

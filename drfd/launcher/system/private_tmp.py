@@ -25,7 +25,7 @@ import os
 import re
 import resource
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import suppress
 from functools import partial
 
@@ -51,7 +51,7 @@ log = logging.getLogger("drfd.launcher")
 
 #: Name of the directory of all spaces, in the launcher's unless the configuration names another.
 SPACES = "private"
-_LIVE = re.compile(r"([1-9][0-9]{0,17})\.([1-9][0-9]{0,17})\.[0-9]{1,10}")
+_LIVE = re.compile(r"[1-9][0-9]{0,17}\.[1-9][0-9]{0,17}\.[0-9]{1,10}")
 _GONE = re.compile(r"gone-[0-9a-f]+-[0-9]{1,10}")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _RM = "/bin/rm"
@@ -102,8 +102,6 @@ class PrivateSpaces:
         self._homes: dict[str, int] = {}
         #: The directory for new attempts, without links.
         self.home: str | None = None
-        #: The space of each attempt.
-        self._places: dict[Key, str] = {}
         #: uid → (home, name) of each space that is to be removed, in order → programs that tried.
         self._waste: dict[int, dict[tuple[str, str], int]] = {}
         #: Users whose spaces a program is removing: however long one takes, others do not wait.
@@ -117,7 +115,7 @@ class PrivateSpaces:
         """Return the path of a new attempt's space, or None if attempts have none."""
         return None if self.home is None else f"{self.home}/{key[0]}.{key[1]}.{uid}"
 
-    def make(self, key: Key, place: str | None) -> None:
+    def make(self, place: str | None) -> None:
         """Make the directories of a space. Raises OSError."""
         if place is None:
             return
@@ -129,21 +127,14 @@ class PrivateSpaces:
             # An earlier attempt of this name had it, and a crash interrupted its removal.
             self._throw_away(home, name)
             os.mkdir(name, 0o700, dir_fd=above)
-        self._places[key] = place
         with opened(name, _DIRECTORY, dir_fd=above) as fd:
             for each in COVERED:
                 os.mkdir(each, dir_fd=fd)
                 # The mode is that of /tmp; only the job's user can reach this directory.
                 os.chmod(each, 0o1777, dir_fd=fd)  # noqa: S103
 
-    def adopt(self, key: Key, place: str | None) -> None:
-        """Take over the space of an attempt of an earlier launcher."""
-        if place is not None:
-            self._places[key] = place
-
-    def remove(self, key: Key) -> None:
+    def remove(self, place: str | None) -> None:
         """Remove an ended attempt's space: an empty one at once, a full one in another process."""
-        place = self._places.pop(key, None)
         if place is None:
             return
         home, name = os.path.split(place)
@@ -160,11 +151,11 @@ class PrivateSpaces:
                 self._throw_away(home, name)
                 return
 
-    def sweep(self, usual: str | None) -> None:
-        """Remove spaces of attempts that have no file any more, after a crash or a reboot. Called
-        once, when all attempts have been adopted. `usual` is a directory that may hold spaces of an
-        earlier configuration."""
-        homes = {*self._homes, *(os.path.dirname(place) for place in self._places.values())}
+    def sweep(self, places: Set[str], usual: str | None) -> None:
+        """Remove spaces of attempts that have no file any more, after a crash or a reboot: all but
+        `places`. Called once, when all attempts have been adopted. `usual` is a directory that may
+        hold spaces of an earlier configuration."""
+        homes = {*self._homes, *map(os.path.dirname, places)}
         if usual is not None and os.path.isdir(usual):
             homes.add(os.path.realpath(usual))
         for home in homes:
@@ -174,10 +165,8 @@ class PrivateSpaces:
             for name in os.listdir(above):
                 if _GONE.fullmatch(name):
                     self._discard(home, name)
-                elif (live := _LIVE.fullmatch(name)) is not None:
-                    key = int(live[1]), int(live[2])
-                    if self._places.get(key) != f"{home}/{name}":
-                        self._throw_away(home, name)
+                elif _LIVE.fullmatch(name) and f"{home}/{name}" not in places:
+                    self._throw_away(home, name)
 
     def _open(self, home: str) -> int | None:
         if home not in self._homes:

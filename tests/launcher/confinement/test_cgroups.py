@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from cgroupspy.controllers import Controller
 
-from drfd.launcher.attempt_files import Attempt
+from drfd.launcher.attempt_files import Records
 from drfd.launcher.confinement import cgroup_files, cgroup_v1, cgroup_v2, cgroups, processes
 from drfd.launcher.confinement import cores as cores_module
 from drfd.launcher.confinement.cgroup_files import (
@@ -935,7 +935,7 @@ def test_killing_is_done_when_the_cgroup_is_empty(kernel, start):
     kernel.create()
     job = start("sh", "-c", "trap '' TERM; exec sleep 60")
     kernel.inhabit(job.pid)
-    attempt = Attempt(created={"boot_id": "x"})
+    attempt = Records(created={"boot_id": "x"})
     assert not kernel.place.kill_pass(KEY, attempt), "the plain file still lists it"
     assert job.wait(WAIT_S) == -signal.SIGKILL
     assert kernel.freezes() == [True, False]
@@ -948,7 +948,7 @@ def test_killing_is_done_when_the_cgroup_is_empty(kernel, start):
 def test_the_kernel_kills_all_at_once(kernel):
     kernel.create()
     kernel.inhabit(os.getpid())
-    assert not kernel.place.kill_pass(KEY, Attempt(created={"boot_id": "x"})), (
+    assert not kernel.place.kill_pass(KEY, Records(created={"boot_id": "x"})), (
         "the plain file lists it"
     )
     assert kernel.written("cgroup.kill") == ["1"]
@@ -971,12 +971,12 @@ def test_what_was_moved_out_by_others_is_told_and_killed_as_the_runners_child(
     me = {"pid": runner.pid, "start_ticks": process.start_ticks(runner.pid)}
     here = {"boot_id": process.boot_id()}
     for stranger in (
-        Attempt(created=here, runner={**me, "start_ticks": 1}),
-        Attempt(created={"boot_id": "another"}, runner=me),
+        Records(created=here, runner={**me, "start_ticks": 1}),
+        Records(created={"boot_id": "another"}, runner=me),
     ):
         assert kernel.place.kill_pass(KEY, stranger)
     (fled,) = process.children(runner.pid)
-    ours = Attempt(created=here, runner=me)
+    ours = Records(created=here, runner=me)
     kernel.place.signal(KEY, ours, signal.SIGTERM)
     until("a word", (tmp_path / "told").exists)
     assert not kernel.place.kill_pass(KEY, ours)

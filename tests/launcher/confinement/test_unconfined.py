@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from drfd.launcher.attempt_files import Attempt
+from drfd.launcher.attempt_files import Records
 from drfd.launcher.confinement.bounds import (
     LauncherBounds,
     ProcessBounds,
@@ -43,14 +43,14 @@ def limits(**changes: int) -> AttemptLimits:
 
 def attempt_of(
     runner: int, job: int | None = None, *, start_ticks: int | None = None, **created: Any
-) -> Attempt:
+) -> Records:
     """An attempt whose runner and first process are these."""
     ticks = process.start_ticks(runner) if start_ticks is None else start_ticks
     running = None
     if job is not None:
         running = {"pid": job, "at_s": time.time(), "mono_s": time.monotonic()}
         running["start_ticks"] = process.start_ticks(job)
-    return Attempt(
+    return Records(
         created=CREATED | {"at_s": time.time(), "mono_s": time.monotonic()} | created,
         runner={"pid": runner, "start_ticks": ticks},
         launched=running,
@@ -62,7 +62,7 @@ def sleeper(start: Start) -> subprocess.Popen[bytes]:
     return start("sleep", "60", start_new_session=True)
 
 
-def stranger(start: Start) -> Attempt:
+def stranger(start: Start) -> Records:
     """Of an attempt whose runner's number now belongs to somebody else, who has a child."""
     other = start("sh", "-c", "sleep 60 & wait", start_new_session=True)
     until("a child", lambda: process.descendants(other.pid))
@@ -121,7 +121,7 @@ def test_of_an_attempt_without_a_runner_of_this_boot_there_is_nothing_to_freeze_
     job = sleeper(start)
     earlier = attempt_of(os.getpid(), job.pid, boot_id="an earlier one")
     until("a process that sleeps", lambda: state_of(job.pid) == "S")
-    for attempt in (None, Attempt(created=CREATED), earlier):
+    for attempt in (None, Records(created=CREATED), earlier):
         assert place.freeze(KEY, attempt)
         place.thaw(KEY, attempt)
         place.signal(KEY, attempt, signal.SIGKILL)
@@ -184,7 +184,7 @@ def test_a_session_that_is_younger_than_the_job_is_somebody_elses(start, place):
     """Its number was given out again: the runner was killed, the job ended, months went by."""
     other = sleeper(start)
     long_ago = {"at_s": time.time() - 9e6, "mono_s": time.monotonic() - 9e6, "start_ticks": 1}
-    attempt = Attempt(
+    attempt = Records(
         created=CREATED | long_ago,
         runner={"pid": 999_999_999, "start_ticks": 1},
         launched={"pid": other.pid} | long_ago,

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from drfd.launcher.attempt_files import Attempt
+from drfd.launcher.attempt_files import Records
 from drfd.launcher.protocol import AttemptLimits, LaunchOrder
 from drfd.launcher.runner.failures import DIED
 from drfd.launcher.runner.starter.program import needed_capabilities
@@ -51,7 +51,7 @@ as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root: cannot become a
 def run(runs):
     """Run an order to its end."""
 
-    def run(order: LaunchOrder, **how: Any) -> Attempt:
+    def run(order: LaunchOrder, **how: Any) -> Records:
         assert runs.driver.reap(runs.start(order, **how)) == 0
         return runs.files.over((order.id, order.attempt))
 
@@ -62,7 +62,7 @@ def me() -> str:
     return str(found(os.getuid(), "")[0].pw_name)
 
 
-def succeeded(attempt: Attempt) -> None:
+def succeeded(attempt: Records) -> None:
     assert attempt.launch_failed is None
     assert attempt.exited is not None
     assert (attempt.exited["exit_code"], attempt.exited["signal"]) == (0, None)
@@ -79,7 +79,7 @@ def out(run) -> Callable[..., str]:
     return out
 
 
-def broke(attempt: Attempt, text: str, *, let_go: bool) -> None:
+def broke(attempt: Records, text: str, *, let_go: bool) -> None:
     """It failed with just this text; `let_go`: at exec, the last moment."""
     assert attempt.launch_failed == {"text": text}
     assert attempt.exited is None

@@ -14,7 +14,7 @@ import pytest
 
 import kernel_calls
 from drfd.launcher import attempt_files
-from drfd.launcher.attempt_files import Attempt
+from drfd.launcher.attempt_files import Records
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.system import process
 from launcher.rig import ROOT, UNTIL_GO, Driver, Runs, lives, shell, state_of, until, written
@@ -45,7 +45,7 @@ class Bell:
         os.close(self._fd)
 
 
-def pid_of(attempt: Attempt) -> int:
+def pid_of(attempt: Records) -> int:
     assert attempt.launched is not None
     return int(attempt.launched["pid"])
 

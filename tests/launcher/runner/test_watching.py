@@ -11,7 +11,7 @@ from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Key
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment
-from drfd.launcher.runner.runner import Runners
+from drfd.launcher.runner.runner import Runner, Runners
 from drfd.launcher.runner.starter.plan import JobStart
 from drfd.launcher.runner.starter.program import Starter, needed_capabilities, open_starter
 from drfd.launcher.system import process
@@ -26,9 +26,13 @@ class Watch:
     """The runners of a launcher, and what it hears of them."""
 
     def __init__(self, files: AttemptFiles) -> None:
+        self.files = files
         self.gone: list[Key] = []
         self.selector = selectors.DefaultSelector()
         self.runners = Runners(files.fd, self.selector, self.gone.append, Starter(-1), 0)
+
+    def find(self) -> Runner | None:
+        return self.runners.find(KEY, attempt_files.read(self.files.fd, KEY))
 
     def hear(self) -> list[Key]:
         """One round of the launcher's loop."""
@@ -62,13 +66,14 @@ def test_a_runner_is_watched_until_it_is_gone_and_then_reaped(start, files, watc
     runner = start("sleep", "60")
     me = {"pid": runner.pid, "start_ticks": process.start_ticks(runner.pid)}
     fd = attempt_file(files, **me)
-    watch.runners.adopt(KEY)
-    assert KEY in watch.runners
-    assert (2, 1) not in watch.runners
+    found = watch.find()
+    assert found is not None
+    assert (found.pid, watch.runners.count) == (runner.pid, 1)
     (pidfd,) = watch.selector.get_map()
+    assert pidfd == found.pidfd
     runner.kill()
     assert watch.hear() == [KEY]
-    assert KEY not in watch.runners
+    assert watch.runners.count == 0
     assert dict(watch.selector.get_map()) == {}
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(int(pidfd))
@@ -95,8 +100,8 @@ def test_a_runner_that_cannot_be_watched_is_ended(driver, files, watch, work, mo
 
     monkeypatch.setattr(os, "pidfd_open", fail)
     with pytest.raises(OSError, match="Cannot allocate memory"):
-        runners.start(job, [], fd, {})
-    assert KEY not in runners
+        runners.start(job, [], fd)
+    assert runners.count == 0
     with pytest.raises(ChildProcessError):
         os.waitpid(*pids, 0)
     assignment.close()
@@ -104,27 +109,11 @@ def test_a_runner_that_cannot_be_watched_is_ended(driver, files, watch, work, mo
         os.close(each)
 
 
-def test_one_whose_job_has_not_started_is_looked_at_until_it_has_or_is_gone(
-    driver, files, watch, work, terminal
-):
-    """Its bell rings at the launcher that is gone."""
-    asked = shell("exit 0", cwd=work, attach=str(terminal.path))
-    runner = driver.start(asked, files)
-    connection = terminal.accept()
-    watch.runners.adopt(KEY)
-    assert watch.runners.unreported == {KEY}
-    terminal.hand_over(connection)
-    assert watch.hear() == [KEY]
-    assert watch.runners.unreported == set()
-    assert driver.reap(runner) == 0
-
-
 def test_a_pid_that_somebody_else_has_now_is_not_the_runner(start, files, watch):
     """The lock is held by a child of the runner that was killed, say."""
     other = start("sleep", "60")
     fd = attempt_file(files, pid=other.pid, start_ticks=1)
-    watch.runners.adopt(KEY)
-    assert KEY not in watch.runners
+    assert watch.find() is None
     assert lives(other.pid)
     # Not ours: the fixture must not end it as a runner of this attempt.
     attempt_files.remove(files.fd, KEY)
@@ -135,31 +124,22 @@ def test_a_runner_counts_as_alive_however_late_it_writes_its_pid(start, files, w
     """It has the lock, and may be stopped: a second runner would let the job go once more."""
     runner = start("sleep", "60")
     fd = attempt_file(files)
-    watch.runners.adopt(KEY)
     for _ in range(3):
-        watch.runners.run_due()
-        assert KEY in watch.runners
-        assert watch.runners.pause_s() == 0.02
+        assert watch.find() == Runner()
     me = {"pid": runner.pid, "start_ticks": process.start_ticks(runner.pid)}
     attempt_files.append(fd, "runner", me)
-    watch.runners.run_due()
-    assert KEY in watch.runners
-    assert watch.runners.unreported == {KEY}
+    found = watch.find()
+    assert found is not None
+    assert found.pid == runner.pid
     assert watch.gone == []
     runner.kill()
     assert watch.hear() == [KEY]
-    assert KEY not in watch.runners
     os.close(fd)
 
 
 def test_a_runner_that_dies_before_it_has_written_its_pid_is_seen_to_be_gone(files, watch):
     fd = attempt_file(files)
-    watch.runners.adopt(KEY)
+    assert watch.find() == Runner()
     os.close(fd)
-    assert KEY in watch.runners
-    watch.runners.run_due()
-    assert watch.gone == [KEY]
-    assert KEY not in watch.runners
-    assert watch.runners.pause_s() is None
-    watch.runners.run_due()
-    assert watch.gone == [KEY], "once"
+    assert watch.find() is None
+    assert watch.gone == []

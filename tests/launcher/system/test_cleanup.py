@@ -127,13 +127,11 @@ def sweeps(background, clock, monkeypatch) -> IpcSweeps:
 
 
 def test_a_sweep_begins_a_moment_after_the_last_attempt(sweeps, background, clock):
-    sweeps.begun((1, 1), 1000)
-    sweeps.begun((2, 1), 1000)
-    # A launcher that starts finds each once more.
-    sweeps.begun((2, 1), 1000)
-    sweeps.gone((1, 1))
+    sweeps.begun(1000)
+    sweeps.begun(1000)
+    sweeps.gone(1000)
     assert sweeps.pause_s() is None
-    sweeps.gone((2, 1))
+    sweeps.gone(1000)
     assert sweeps.pause_s() == 1.5
     sweeps.run_due()
     assert background.started == []
@@ -143,21 +141,21 @@ def test_a_sweep_begins_a_moment_after_the_last_attempt(sweeps, background, cloc
 
 
 def test_a_job_that_starts_ends_the_sweep_first(sweeps, background, clock):
-    sweeps.begun((1, 1), 1000)
-    sweeps.gone((1, 1))
+    sweeps.begun(1000)
+    sweeps.gone(1000)
     clock.now_s += 1.5
     sweeps.run_due()
-    sweeps.begun((2, 1), 1001)
+    sweeps.begun(1001)
     assert background.killed == []
-    sweeps.begun((3, 1), 1000)
+    sweeps.begun(1000)
     assert background.killed == [1]
 
 
 def test_a_sweep_that_does_not_end_is_the_only_one(sweeps, background, clock):
     """A user whose sweeps hang could have any number of them."""
-    for number in range(1, 4):
-        sweeps.begun((number, 1), 1000)
-        sweeps.gone((number, 1))
+    for _ in range(3):
+        sweeps.begun(1000)
+        sweeps.gone(1000)
         clock.now_s += 1.5
         sweeps.run_due()
     assert (background.started, {*background.killed}) == ([1000], {1})
@@ -170,8 +168,8 @@ def test_a_sweep_that_does_not_end_is_the_only_one(sweeps, background, clock):
 
 @pytest.mark.parametrize("uid", [0, 999])
 def test_root_and_system_accounts_are_never_swept(sweeps, background, uid):
-    sweeps.begun((1, 1), uid)
-    sweeps.gone((1, 1))
+    sweeps.begun(uid)
+    sweeps.gone(uid)
     assert sweeps.pause_s() is None
 
 
@@ -242,10 +240,10 @@ def test_an_empty_space_is_removed_at_once(loop, home):
     spaces = loop.spaces(home)
     place = spaces.place_for((7, 1), 1000)
     assert place == f"{os.path.realpath(home)}/7.1.1000"
-    spaces.make((7, 1), place)
+    spaces.make(place)
     assert names(home / "7.1.1000") == ["tmp", "var"]
     assert (home / "7.1.1000" / "tmp").stat().st_mode & 0o7777 == 0o1777
-    spaces.remove((7, 1))
+    spaces.remove(place)
     assert names(home) == []
     assert not loop.selector.get_map()
 
@@ -254,19 +252,20 @@ def test_an_empty_space_is_removed_at_once(loop, home):
 @alone
 def test_what_is_in_it_is_removed_by_another_process(loop, home):
     spaces = loop.spaces(home)
-    for number in (1, 2):
-        spaces.make((number, 1), spaces.place_for((number, 1), 60_000 + number))
+    places = [spaces.place_for((number, 1), 60_000 + number) for number in (1, 2)]
+    for number, place in enumerate(places, 1):
+        spaces.make(place)
         for each in ("tmp", "var"):
             inner = home / f"{number}.1.{60_000 + number}" / each / "directory"
             inner.mkdir()
             os.chown(inner, 60_000 + number, -1)
             # Not the user's: root removes it.
             (inner / "file").touch()
-    spaces.remove((1, 1))
-    spaces.remove((2, 1))
+    for place in places:
+        spaces.remove(place)
     # The attempts are over: others of these names may begin.
     assert all(name.startswith("gone-") for name in names(home))
-    spaces.make((1, 1), spaces.place_for((1, 1), 60_001))
+    spaces.make(places[0])
     loop.until_quiet()
     assert names(home) == ["1.1.60001"]
 
@@ -277,13 +276,12 @@ def test_a_start_removes_what_no_attempt_has(loop, home):
     for name in ("1.1.1000", "2.1.1000", "gone-0a-1000", "notes"):
         (home / name / "tmp").mkdir(parents=True)
     spaces = loop.spaces(home)
-    spaces.adopt((2, 1), f"{os.path.realpath(home)}/2.1.1000")
-    spaces.adopt((3, 1), None)
-    spaces.sweep(str(home.parent / "never-made"))
+    place = f"{os.path.realpath(home)}/2.1.1000"
+    spaces.sweep({place}, str(home.parent / "never-made"))
     loop.until_quiet()
     assert names(home) == ["2.1.1000", "notes"]
-    spaces.remove((2, 1))
-    spaces.remove((3, 1))
+    spaces.remove(place)
+    spaces.remove(None)
     assert names(home) == ["notes"]
 
 
@@ -291,17 +289,15 @@ def test_a_start_removes_what_no_attempt_has(loop, home):
 def test_attempts_keep_their_space_where_the_option_is_off_by_now(loop, home):
     before = loop.spaces(home)
     place = before.place_for((1, 1), 1000)
-    before.make((1, 1), place)
+    before.make(place)
     (home / "9.1.1000" / "tmp" / "x").mkdir(parents=True)
     spaces = loop.spaces(None)
     assert spaces.place_for((2, 1), 1000) is None
-    spaces.make((2, 1), None)
-    spaces.adopt((1, 1), place)
-    spaces.sweep(str(home))
+    spaces.make(None)
+    spaces.sweep({place}, str(home))
     loop.until_quiet()
     assert names(home) == ["1.1.1000"]
-    spaces.remove((1, 1))
-    spaces.remove((2, 1))
+    spaces.remove(place)
     assert names(home) == []
 
 
@@ -311,10 +307,11 @@ def test_a_space_that_cannot_be_renamed_is_removed_all_the_same(loop, home, monk
         raise OSError(errno.ENOSPC, "the disk is full")
 
     spaces = loop.spaces(home)
-    spaces.make((1, 1), spaces.place_for((1, 1), 0))
+    place = spaces.place_for((1, 1), 0)
+    spaces.make(place)
     (home / "1.1.0" / "tmp" / "file").touch()
     monkeypatch.setattr(os, "rename", refuse)
-    spaces.remove((1, 1))
+    spaces.remove(place)
     loop.until_quiet()
     assert names(home) == []
 
@@ -333,7 +330,7 @@ def test_who_fills_a_space_keeps_nobody_waiting(loop, home, monkeypatch, tmp_pat
     home.chmod(0o700)
     spaces = loop.spaces(home)
     monkeypatch.setattr(private_tmp, "_RM", str(slow))
-    spaces.sweep(None)
+    spaces.sweep(set(), None)
     until(loop.selector, lambda: names(home) == ["gone-00-61777", "gone-01-61777"])
     with go.open("wb"):
         go.unlink()
@@ -348,9 +345,9 @@ def test_a_home_of_earlier_attempts_that_is_not_roots_alone_is_left_as_it_is(loo
     other.chmod(0o700)
     os.chown(other, 1, -1)
     spaces = loop.spaces(home)
-    spaces.adopt((9, 1), f"{other}/9.1.1000")
-    spaces.sweep(None)
-    spaces.remove((9, 1))
+    place = f"{other}/9.1.1000"
+    spaces.sweep({place}, None)
+    spaces.remove(place)
     loop.until_quiet()
     assert names(other) == ["8.1.1000"]
 
@@ -368,7 +365,7 @@ def filled(home) -> Path:
 
 
 def remove_all(loop: Loop, home: Path) -> None:
-    loop.spaces(home).sweep(None)
+    loop.spaces(home).sweep(set(), None)
     loop.until_quiet()
     assert names(home) == []
 
@@ -405,7 +402,7 @@ def test_what_is_mounted_there_is_not_touched(loop, home, filled):
             (filled / "mounted").mkdir()
             kernel_calls.mount("tmpfs", str(filled / "mounted"), "tmpfs")
             (filled / "mounted" / "file").touch()
-            loop.spaces(home).sweep(None)
+            loop.spaces(home).sweep(set(), None)
             loop.until_quiet()
             os._exit(0 if (filled / "mounted" / "file").exists() else 1)
         finally:

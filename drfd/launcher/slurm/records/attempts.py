@@ -10,7 +10,7 @@ from pathlib import Path
 from drfd.common.failpoints import reach
 from drfd.common.owner import read_owner
 from drfd.launcher import attempt_files
-from drfd.launcher.attempt_files import Attempt, Key, Record
+from drfd.launcher.attempt_files import Key, Record, Records
 from drfd.launcher.protocol import Assignment
 from drfd.launcher.slurm.mapping import Name
 from drfd.linux.descriptors import opened
@@ -19,7 +19,7 @@ from drfd.linux.descriptors import opened
 _JOURNALS = "instances"
 
 
-class Attempts(dict[Key, Attempt]):
+class Attempts(dict[Key, Records]):
     """The known attempts. Unlike a local job, one on a node outlives a power cut of this machine:
     therefore each record is on the disk before anything follows from it."""
 

@@ -1,0 +1,263 @@
+"""What is due is done in turns of users, and tried again less and less often; signals are sent once
+each. Time is the test's."""
+
+import errno
+import os
+import signal
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from drfd.common.owner import Owner
+from drfd.launcher import attempt_files
+from drfd.launcher import schedule as module
+from drfd.launcher.attempt import AttemptState
+from drfd.launcher.attempt_files import Key
+from drfd.launcher.port import Policy
+from drfd.launcher.protocol import AttemptOrder, Message, SignalOrder
+from drfd.launcher.runner.runner import Runner
+from drfd.launcher.runner.starter.program import Starter
+from drfd.launcher.schedule import FREEZE_PAUSES_S, KILL_PAUSES_S, LocalAttempt, Schedule
+from drfd.launcher.server import Launcher
+from fakes import Clock
+
+A, B = (1, 1), (2, 1)
+
+
+@pytest.fixture
+def clock(clock, monkeypatch) -> Clock:
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+# -- turns --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def schedule(clock) -> Schedule:
+    return Schedule()
+
+
+def attempts(count: int, uid: int) -> list[LocalAttempt]:
+    return [LocalAttempt((uid + number, 1), uid=uid) for number in range(count)]
+
+
+def test_what_is_due_is_done_once_and_sooner_if_that_is_asked(schedule, clock):
+    done: list[Key] = []
+    (each,) = attempts(1, 1001)
+    assert schedule.pause_s() is None
+    schedule.add(each, 5.0)
+    schedule.add(each, 9.0)
+    assert schedule.pause_s() == 5.0
+    schedule.run_due(lambda each: done.append(each.key))
+    assert done == []
+    schedule.add(each)
+    assert schedule.pause_s() == 0.0
+    schedule.run_due(lambda each: done.append(each.key))
+    clock.now_s += 9.0
+    schedule.run_due(lambda each: done.append(each.key))
+    assert (done, schedule.pause_s()) == ([each.key], None)
+
+
+def test_users_take_turns_and_one_whose_work_is_slow_waits(schedule, clock):
+    """A user's thousands of signals kept the launches of all others waiting."""
+    done: list[int | None] = []
+
+    def slow(each: LocalAttempt) -> None:
+        done.append(each.uid)
+        clock.now_s += module.TURN_S if each.uid == 1001 else 0.0
+
+    for each in (*attempts(9, 1001), *attempts(3, 2002)):
+        each.runner = Runner()
+        schedule.add(each)
+    schedule.run_due(slow)
+    assert done == [1001], "a turn is over"
+    schedule.run_due(slow)
+    assert done[1:] == [2002] * 3
+    clock.now_s += 2 * module.TURN_S
+    schedule.run_due(slow)
+    assert len(done) == 4, "what takes long is followed by three times as long for others"
+    clock.now_s += 2 * module.TURN_S
+    schedule.run_due(slow)
+    assert done[4:] == [1001]
+
+
+def test_one_whose_runner_is_gone_waits_for_nothing_slow(schedule, clock):
+    done: list[Key] = []
+
+    def slow(each: LocalAttempt) -> None:
+        done.append(each.key)
+        clock.now_s += module.TURN_S
+
+    for each in attempts(2, 1001):
+        schedule.add(each)
+    schedule.run_due(slow)
+    schedule.run_due(slow)
+    assert len(done) == 2
+
+
+def test_pauses_double_up_to_a_second(schedule, clock):
+    (each,) = attempts(1, 1001)
+    each.begin()
+    pauses = []
+    for _ in range(8):
+        schedule.put_off(each, *FREEZE_PAUSES_S)
+        pause_s = schedule.pause_s()
+        assert pause_s is not None
+        pauses.append(round(pause_s, 6))
+        clock.now_s += pause_s
+        schedule.run_due(lambda each: None)
+    assert pauses == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0]
+
+
+# -- as the launcher does it --------------------------------------------------------------
+
+
+@pytest.fixture
+def directory(tmp_path) -> Iterator[int]:
+    fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    for key, uid in ((A, 1001), (B, 1002)):
+        file = attempt_files.create(
+            fd, key, attempt_files.created_record(Owner(uid=uid), "this boot", None)
+        )
+        attempt_files.append(file, "launched", {"pid": 1, "start_ticks": 1})
+        os.close(file)
+    yield fd
+    os.close(fd)
+
+
+class Place:
+    """Where jobs run, as the launcher acts on them."""
+
+    kind = "none"
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[Key, str]] = []
+        self.stands_still = self.dies = True
+
+    def signal(self, key: Key, attempt: object, *numbers: int) -> None:
+        self.sent += [(key, signal.Signals(number).name) for number in numbers]
+
+    def freeze(self, key: Key, attempt: object) -> bool:
+        return self.stands_still
+
+    def kill_pass(self, key: Key, attempt: object) -> bool:
+        return self.dies
+
+    def members(self, key: Key, attempt: object) -> list[int]:
+        return []
+
+
+@pytest.fixture
+def place() -> Place:
+    return Place()
+
+
+@pytest.fixture
+def reports() -> list[Message]:
+    return []
+
+
+@pytest.fixture
+def launcher(directory, place, reports, clock) -> Iterator[Launcher]:
+    """With two jobs that run."""
+    port: Any = SimpleNamespace(send=reports.append, is_connected=True)
+    launcher = Launcher(place, Policy(min_uid=0, allowed_uids=frozenset()), directory, port,
+                        starter=Starter(-1))  # fmt: skip
+    for key, uid in ((A, 1001), (B, 1002)):
+        launcher._attempts[key] = LocalAttempt(key, AttemptState.RUNNING, uid, runner=Runner())
+    launcher._runners.find = lambda key, records: Runner()  # type: ignore[method-assign]
+    yield launcher
+    launcher._selector.close()
+
+
+def ask(launcher: Launcher, command: str, key: Key) -> None:
+    launcher._handle(command, AttemptOrder(id=key[0], attempt=key[1]), -1)
+
+
+def signals(launcher: Launcher, key: Key, count: int, *numbers: int) -> None:
+    asked = SignalOrder(id=key[0], attempt=key[1], count=count, signals=numbers)
+    launcher._handle("signal", asked, -1)
+
+
+def run(launcher: Launcher) -> None:
+    launcher._schedule.run_due(launcher._work)
+
+
+def test_the_same_signal_is_sent_once_if_it_still_waits(launcher, place):
+    for count in range(1, 9):
+        signals(launcher, A, count, *[10] * count)
+    run(launcher)
+    assert place.sent == [(A, "SIGUSR1")]
+
+
+def test_a_freeze_drops_the_signals_that_wait_for_their_turn(launcher, place, reports):
+    """Each is sent to a frozen job and then thaws it: a suspended job ran on, in nobody's account.
+    After a thaw the controller sends them again."""
+    signals(launcher, A, 1, 10)
+    ask(launcher, "freeze", A)
+    run(launcher)
+    assert (place.sent, [each["report"] for each in reports]) == ([], ["frozen"])
+    signals(launcher, A, 1, 10)
+    run(launcher)
+    assert place.sent == [(A, "SIGUSR1")]
+
+
+def test_what_was_asked_for_before_the_end_is_sent_before_it(launcher, place):
+    signals(launcher, A, 1, 10)
+    ask(launcher, "terminate", A)
+    for _ in range(2):
+        run(launcher)
+    assert [name for _, name in place.sent] == ["SIGUSR1", "SIGTERM", "SIGCONT"]
+
+
+def test_while_it_cannot_be_written_down_it_waits_and_is_sent_once(
+    launcher, place, monkeypatch, clock
+):
+    note = attempt_files.note_signals
+
+    def full(dir_fd: int, key: Key, count: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(attempt_files, "note_signals", full)
+    signals(launcher, A, 1, 10)
+    run(launcher)
+    clock.now_s += 1.0
+    run(launcher)
+    assert place.sent == []
+    signals(launcher, A, 2, 10, 12)
+    monkeypatch.setattr(attempt_files, "note_signals", note)
+    clock.now_s += 1.0
+    for _ in range(2):
+        run(launcher)
+        clock.now_s += 5.0
+    assert place.sent == [(A, "SIGUSR1"), (A, "SIGUSR2")]
+
+
+def test_after_ten_seconds_it_is_called_stuck_and_only_once(
+    launcher, place, reports, clock, monkeypatch
+):
+    monkeypatch.setattr(launcher._background, "start", lambda *words: 0)
+    place.dies = False
+    ask(launcher, "kill", A)
+    stuck = []
+    for _ in range(60):
+        run(launcher)
+        stuck += [round(clock.now_s) for each in reports if each["report"] == "stuck"]
+        reports.clear()
+        clock.now_s += 0.5
+    assert stuck == [1010]
+    assert launcher._attempts[A].pause_s > KILL_PAUSES_S[1], "no longer each second"
+
+
+def test_one_that_is_being_killed_is_not_frozen(launcher, place, reports, clock):
+    place.stands_still = place.dies = False
+    ask(launcher, "kill", A)
+    ask(launcher, "freeze", A)
+    ask(launcher, "freeze", (3, 1))
+    place.stands_still = True
+    clock.now_s += 1.0
+    run(launcher)
+    assert [(each["report"], each["id"]) for each in reports] == [("missing", 3)]
