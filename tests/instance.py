@@ -530,8 +530,6 @@ def delete_account(name: str) -> None:
 
 # -- fixtures ---------------------------------------------------------------------------------
 
-Lend = Callable[[str], Instance]
-
 
 @pytest.fixture(scope="module")
 def idle() -> Iterator[dict[str, Instance]]:

@@ -7,7 +7,7 @@ import struct
 from drfd.linux import syscalls
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_PR_GET_DUMPABLE, _PR_SET_SECUREBITS = 3, 28
+_PR_SET_SECUREBITS = 28
 _KEYCTL_GET_KEYRING_ID, _SESSION_KEYRING = 0, -3
 MS_BIND, MS_REC, MS_PRIVATE, MS_SLAVE = 1 << 12, 1 << 14, 1 << 18, 1 << 19
 #: With unshare(2): mounts of its own.
@@ -18,10 +18,6 @@ def _checked(result: int) -> int:
     if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return result
-
-
-def is_dumpable() -> bool:
-    return _checked(_LIBC.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0)) == 1
 
 
 def set_securebits(bits: int) -> None:

@@ -558,25 +558,21 @@ class Controller:
     def list(self) -> list[Message]:
         """All that the launcher says it knows, `listed` last."""
         self.send({"cmd": "list"})
-        reports = [self._next()]
+        reports = [self.next_report()]
         while reports[-1]["report"] != "listed":
-            reports.append(self._next())
+            reports.append(self.next_report())
         self._seen += reports
         return reports
 
     def take(self, kind: str, **facts: object) -> Message:
         """The next report that was not heard before word for word: it must be of this kind."""
-        report = self._next()
+        report = self.next_report()
         while report in self._seen:
-            report = self._next()
+            report = self.next_report()
         self._seen.append(report)
         about = {name: report.get(name) for name in ("report", *facts)}
         assert about == {"report": kind, **facts}, report
         return report
-
-    def forget_reports(self) -> None:
-        """A report that was heard before counts as new."""
-        self._seen.clear()
 
     def is_dropped(self) -> bool:
         """Whether the launcher has ended this connection and said nothing more."""
@@ -585,7 +581,7 @@ class Controller:
         except ConnectionResetError:
             return True
 
-    def _next(self) -> Message:
+    def next_report(self) -> Message:
         try:
             line = self._reports.readline()
         except TimeoutError:
@@ -594,7 +590,7 @@ class Controller:
         report = decode(line)
         if report["report"] == "nodes":
             self.nodes = report
-            return self._next()
+            return self.next_report()
         if report["report"] not in ("launched", "exited"):
             # It is that of the report, which is the same when it is repeated.
             report.pop("at_s", None), report.pop("mono_s", None)

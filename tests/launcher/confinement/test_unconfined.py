@@ -369,7 +369,7 @@ def test_thousands_of_orders_start_no_more_than_the_launcher_can_take_care_of(ma
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(flood)
         while len(found) < count:
-            report = controller._next()
+            report = controller.next_report()
             found.setdefault(report["id"], report["report"])
             if report["report"] == "launch_failed":
                 assert report["text"] == (
@@ -391,19 +391,19 @@ def test_thousands_of_orders_start_no_more_than_the_launcher_can_take_care_of(ma
             controller.send({"cmd": "list"})
 
         done = pool.submit(more)
-        report = controller._next()
+        report = controller.next_report()
         while report["report"] != "listed":
-            report = controller._next()
+            report = controller.next_report()
         done.result()
     assert len(report["known"]) == most
     assert resident_bytes(pid) - before_bytes < 64 * MIB
     for number, attempt in report["known"]:
         controller.ask("remove", (number, attempt))
     while launcher.files.path.exists() and list(launcher.files.path.iterdir()):
-        controller._next()
+        controller.next_report()
     controller.launch(order("true", cwd=work, id=5 * count))
-    report = controller._next()
+    report = controller.next_report()
     while (report["report"], report["id"]) != ("exited", 5 * count):
         assert report["report"] in ("removed", "exited", "launched"), report
-        report = controller._next()
+        report = controller.next_report()
     assert report["exit_code"] == 0

@@ -339,7 +339,7 @@ def test_a_submission_that_was_given_up_never_starts_if_it_arrives_late(slurm, t
     controller = slurm.connect()
     asked = job("touch runs", slurm.jobs)
     controller.launch(asked)
-    while controller._next()["report"] != "launch_failed":
+    while controller.next_report()["report"] != "launch_failed":
         pass  # what is said of the job before
     late = f"{JOURNAL}.{asked.id}.1"
     script = f"touch {slurm.jobs}/runs"
