@@ -38,7 +38,7 @@ from drfd.protocol import codec  # noqa: E402
 from drfd.protocol import requests as messages  # noqa: E402
 from drfd_cli import output  # noqa: E402
 from drfd_cli.slurm import sbatch_options  # noqa: E402
-from drfd_cli.submission.job_line import directives  # noqa: E402
+from drfd_cli.submission.job_line import check_options, directives  # noqa: E402
 from drfd_experiments.alloc import read_spec  # noqa: E402
 
 CORPUS = TESTS / "data" / "fuzz"
@@ -106,8 +106,9 @@ def _no_job(path: Path) -> NoReturn:
 def script(data: bytes) -> None:
     """A job script with #DRF lines, and with lines of Slurm."""
     text = data.decode(errors="replace")
+    client = Connection("/none/drfd.sock", start=_no_job)
     with _refusals():
-        directives(text, "job.sh", Connection("/none/drfd.sock", start=_no_job))
+        directives(text, "job.sh", lambda options: check_options(options, client))
     with _refusals():
         wanted = sbatch_options.read_lines(text.replace("#DRF", "#SBATCH"), "job.sh")
         if wanted is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +49,9 @@ def _parse_with(context: click.Context, param: click.Parameter, texts: tuple[str
     try:
         words = [word for text in texts for word in shlex.split(text)]
         at = words.index("--") if "--" in words else len(words)
-        changes, argv = read_changes(words[:at], connect(), takes_wrap=True), words[at + 1 :]
+        changes, argv = changes_of(words[:at], connect(), takes_wrap=True), words[at + 1 :]
+        for remark in changes.remarks:
+            output.say(remark)
         if at == len(words):
             return changes
         if not argv:
@@ -388,6 +390,8 @@ class Edits:
     gone: frozenset[str] = frozenset()
     #: Other words of the command; the text of a script stays, unlike with "argv" among `fields`.
     words: tuple[str, ...] = ()
+    #: How values that could mean something else were read.
+    remarks: tuple[str, ...] = field(default=(), compare=False)
 
     def applied(self, submission: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of a submission with the changes. Raises Refused."""
@@ -438,7 +442,7 @@ def _merged(before: Mapping[str, Any], wish: Mapping[str, Any]) -> dict[str, Any
     return found
 
 
-def read_changes(words: list[str], client: Connection, *, takes_wrap: bool = False) -> Edits:
+def changes_of(words: list[str], client: Connection, *, takes_wrap: bool = False) -> Edits:
     """Return the changes that options of `drf submit` make; of --wrap another command, if that is
     taken. Raises WrongWords."""
     given = only_options("submit", words)
@@ -449,15 +453,13 @@ def read_changes(words: list[str], client: Connection, *, takes_wrap: bool = Fal
     for option in given.texts:
         if option.key in values and option not in OPTIONS:
             raise WrongWords(f"{option.flag} is no property of a job")
-    for text in remarks(given):
-        output.say(text)
     found = fields_of(values)
     if "stdout" in found or "stderr" in found:
         # As in a first submission: the errors go to the file of the output.
         found |= output_fields(found)
     if wrap is not None:
         found["argv"] = ["sh", "-c", wrap]
-    return Edits(found, tuple(values.get("export", ())))
+    return Edits(found, tuple(values.get("export", ())), remarks=tuple(remarks(given)))
 
 
 def retry_line(label: str, options: Iterable[str]) -> str:

@@ -26,7 +26,7 @@ from drfd.common.units import parse_duration, show_duration
 from drfd.protocol.job_options import OPTIONS
 from drfd_cli import output
 from drfd_cli.commands.job_actions import act, selecting_by
-from drfd_cli.commands.retry import Edits, read_changes, submit_again
+from drfd_cli.commands.retry import Edits, changes_of, submit_again
 from drfd_cli.options import (
     F,
     KnowingOthers,
@@ -39,7 +39,7 @@ from drfd_cli.options import (
     parse_new_start,
 )
 from drfd_cli.output import Result
-from drfd_cli.submission.job_line import WrongWords, shell_words
+from drfd_cli.submission.job_line import WrongWords, directives
 from drfd_cli.which_job import read_after
 
 if TYPE_CHECKING:
@@ -278,6 +278,8 @@ def edit(job_id: Ref) -> None:
         then = "stays as it is" if reply["live"] else "is not submitted; drf retry does that"
         output.say(f"nothing was changed; job {reply['label']} {then}")
         return
+    for remark in found.remarks:
+        output.say(remark)
     changed = {
         name: value for name, value in found.fields.items() if before.fields.get(name) != value
     }
@@ -357,28 +359,16 @@ def _conditions(reply: SubmissionReply) -> dict[str, Any]:
 
 
 def _read(text: str, client: Connection) -> Edits:
-    """Read an edited file: all its options as changes, and its command as the words. Raises Refused
-    with the line of an error."""
-    words: list[str] = []
+    """Read an edited file: the options of its lines as changes, and its command as the words.
+    Raises Refused with the line of an error."""
+    words = directives(text, "", lambda options: changes_of(options, client))
     command: list[str] = []
     first = 0
-    is_quoted = False
     for number, line in enumerate(text.split("\n"), 1):
-        if is_quoted:
-            # Within the quotes of the command a line is text, whatever it begins with.
+        # Within the quotes of the command a line is text, whatever it begins with.
+        if not line.startswith("#") or _ends_in_quotes(command):
+            first = first or (number if line.strip() else 0)
             command.append(line)
-            is_quoted = _ends_in_quotes(command)
-        elif line.startswith(_MARK.rstrip()):
-            try:
-                options = shell_words(line[len(_MARK) - 1 :])
-                read_changes(options, client)
-            except ValueError as error:
-                raise Refused("bad-value", f"line {number}: {error}") from None
-            words += options
-        elif line.strip() and not line.startswith("#"):
-            first = first or number
-            command.append(line)
-            is_quoted = _ends_in_quotes(command)
     try:
         argv = shlex.split("\n".join(command))
     except ValueError as error:
@@ -386,7 +376,7 @@ def _read(text: str, client: Connection) -> Edits:
     if not argv:
         raise Refused("no-command", "there is no command")
     try:
-        return replace(read_changes(words, client), words=tuple(argv))
+        return replace(changes_of(words, client), words=tuple(argv))
     except WrongWords as error:
         raise Refused("bad-value", str(error)) from None
 

@@ -21,7 +21,7 @@ from drfd_cli.submit_warnings import option_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     from drfd.client.connection import Connection
@@ -274,11 +274,15 @@ def _read(verb: str, args: Sequence[str], client: Connection) -> JobLine:
         raise WrongWords("Missing argument 'COMMAND...'.")
     if script is not None:
         name = words.argv[0]
+
+        def check(options: list[str]) -> None:
+            check_options(options, client)
+
         if "#SBATCH" in script and not words.has("ignore_sbatch"):
             from drfd_cli.slurm.batch_script import lines_of
 
-            slurm = lines_of(script, name, lambda options: check_options(options, client))
-        own = directives(script, name, client)
+            slurm = lines_of(script, name, check)
+        own = directives(script, name, check)
         words = _joined(only_options(verb, [*([] if slurm is None else slurm.words), *own]), words)
     settings = _settings(verb, words, client) if verb != "profile" else []
     first = only_options(verb, [each.word for each in settings])
@@ -471,21 +475,22 @@ def _refuse_returns(script: str, what: str, *, hint: str) -> None:
         raise Refused("bad-value", f"{what} has the line ends of Windows", hint=hint)
 
 
-def directives(script: str, name: str, client: Connection) -> list[str]:
-    """Return the options of the #DRF lines before the script's first command. Raises Refused with
-    the line of an error."""
+def directives(script: str, name: str, check: Callable[[list[str]], object]) -> list[str]:
+    """Return the options of the #DRF lines before the script's first command. `check` raises
+    ValueError for words that cannot stand there. Raises Refused with the line of an error."""
+    before = f"{name}, " if name else ""
     words: list[str] = []
     for number, text in option_lines(script, "#DRF"):
         try:
-            options = shell_words(text)
-            check_options(options, client)
+            options = _shell_words(text)
+            check(options)
         except ValueError as error:
-            raise Refused("bad-value", f"{name}, line {number}: {error}") from None
+            raise Refused("bad-value", f"{before}line {number}: {error}") from None
         words += options
     return words
 
 
-def shell_words(text: str) -> list[str]:
+def _shell_words(text: str) -> list[str]:
     """Return the words of a line by a shell's rules. Raises ValueError."""
     if text.isascii() and not any(sign in text for sign in "\"'\\#\v\f"):
         return text.split()

@@ -23,7 +23,7 @@ from drfd.common.errors import DrfdError, Refused, Unavailable
 from drfd.common.units import show_duration
 from drfd_cli.commands.job_actions import refusals
 from drfd_cli.commands.log import output_of, tail_of
-from drfd_cli.commands.retry import read_changes, submit_again
+from drfd_cli.commands.retry import Edits, submit_again
 from drfd_cli.top.keys import Act
 from drfd_cli.top.state import Look
 from drfd_cli.top.view import Detail
@@ -108,7 +108,7 @@ def _retry(connection: Connection, labels: Sequence[str]) -> ActionResult:
     for label in labels:
         try:
             again = submit_again(
-                connection, _refs("cancel", label), read_changes([], connection), say=said.append
+                connection, _refs("cancel", label), Edits({}), say=said.append
             )  # fmt: skip
         except Unavailable:
             raise
