@@ -166,7 +166,8 @@ def read_curves(path: Path, ids: Iterable[int]) -> dict[int, Curve]:
 
 _IS_STATE = "state in (select value from json_each(:states))"
 _IS_ONE_OF = (
-    "(id in (select value from json_each(:ids)) or array_id in (select value from json_each(:ids)))"
+    "id in (select value from json_each(:ids) union select id from jobs"
+    " where live = 0 and array_id in (select value from json_each(:ids)))"
 )
 _NAME = "json_extract(cast(spec as text), '$.name')"
 _POOL = "json_extract(cast(spec as text), '$.pool')"
