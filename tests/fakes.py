@@ -228,7 +228,7 @@ def happened(kind: type, job_id: int = 1, at_s: float = 0.0, **changes: Any) -> 
             "outcome": Outcome.CANCELLED,
             "text": "cancelled by alice",
         },
-        ev.PreemptRequested: {"mono_s": when.mono_s, "for_job": 2, "text": "stopped for job 2"},
+        ev.PreemptRequested: {"mono_s": when.mono_s, "text": "stopped for job 2"},
         ev.Escalated: {},
         ev.Exited: {
             "attempt": 1,

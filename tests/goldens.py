@@ -111,7 +111,7 @@ EVENTS: list[ev.Event] = [
     _now(ev.Submitted, 5, spec=replace(SPEC, preemptible=True)),
     _now(ev.Admitted, 5, attempt=1),
     _now(ev.Launched, 5, attempt=1, mono_s=200.5, cgroup=None),
-    _now(ev.PreemptRequested, 5, mono_s=210.5, for_job=4, text="stopped for job 4 (alice)"),
+    _now(ev.PreemptRequested, 5, mono_s=210.5, text="stopped for job 4 (alice)"),
     _now(
         ev.Exited, 5, attempt=1, exit_code=None, signal=15, outcome=None,
         text="stopped for job 4 (alice)", usage=USAGE,

@@ -219,7 +219,6 @@ class Walk:
                 job_id=job.id,
                 at_s=self.now.at_s,
                 mono_s=self.now.mono_s,
-                for_job=self._pick().id,
                 text="stopped for another",
             )
         self.bench.ledger.apply(event)

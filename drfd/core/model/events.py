@@ -302,8 +302,6 @@ class PreemptRequested(JobEvent, frozen=True, kw_only=True):
     """The job is stopped for another and queued again; recorded before the first signal."""
 
     mono_s: float
-    #: The starving job that gets the released resources.
-    for_job: int
     text: str
     moves = _from(S.RUNNING, to=S.STOPPING)
 

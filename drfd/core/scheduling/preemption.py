@@ -162,7 +162,6 @@ def _request(
         victim.id,
         now.at_s,
         mono_s=now.mono_s,
-        for_job=starving.job_id,
         text=f"stopped {why}; it is queued again",
     )
 
