@@ -24,7 +24,7 @@ from drfd.core.model.resources import Axes
 from drfd.daemon.launcher_link.messages import ExecReport, StuckReport, read_report
 from drfd.journal.journal import Journal
 from drfd.launcher import attempt_files, protocol
-from drfd.launcher.attempt_files import Attempt
+from drfd.launcher.attempt_files import Records
 from drfd.protocol import requests as messages
 from fakes import tables
 from goldens import HERE, ask, converse
@@ -80,7 +80,7 @@ def test_the_attempt_files_load():
     for job_id, records in goldens.FATES.items():
         found = attempt_files.parse((HERE / "attempts" / f"{job_id}.1").read_bytes())
         marks = {"signalled": {"count": 2}} if job_id == goldens.SIGNALLED else {}
-        assert found == Attempt(goldens.created_of(job_id), **records, **marks)
+        assert found == Records(goldens.created_of(job_id), **records, **marks)
 
 
 def test_every_kind_of_record_is_in_an_attempt_file():
