@@ -35,6 +35,7 @@ from launcher.rig import order
 KEYS = [(1, 1), (2, 1)]
 NONE_YET = (AttemptState.WAITING,)
 A_KEY = some.sampled_from(KEYS)
+SELDOM, USUALLY = some.sampled_from([False] * 4 + [True]), some.sampled_from([True] * 4 + [False])
 
 
 def test_each_state_event_and_action_has_its_place():
@@ -206,7 +207,7 @@ class Life(RuleBasedStateMachine):
 
     # -- the controller -----------------------------------------------------------------------
 
-    @rule(key=A_KEY, is_notice=some.booleans(), knows=some.booleans(), fails=some.booleans())
+    @rule(key=A_KEY, is_notice=SELDOM, knows=USUALLY, fails=SELDOM)
     def launch(self, key: Key, *, is_notice: bool, knows: bool, fails: bool) -> None:
         self.knows, self.runners.fails = knows, fails
         asked: LaunchOrder = order(cwd=self.directory.name, id=key[0]).order  # type: ignore[arg-type]
@@ -256,7 +257,7 @@ class Life(RuleBasedStateMachine):
         for answer in answers:
             answer(problem)
 
-    @rule(key=A_KEY, rings=some.booleans(), is_stubborn=some.booleans())
+    @rule(key=A_KEY, rings=USUALLY, is_stubborn=SELDOM)
     def runner_releases(self, key: Key, *, rings: bool, is_stubborn: bool) -> None:
         """It rings at the launcher that has started it."""
         if key not in self.kernel.runners or self.records(key).may_have_run:
@@ -283,6 +284,12 @@ class Life(RuleBasedStateMachine):
         if removes:
             self.kernel.cgroups.discard(key)
         self.runner_dies(key)
+
+    @rule(key=A_KEY, removes=USUALLY)
+    def job_comes_and_goes(self, key: Key, *, removes: bool) -> None:
+        self.launch(key, is_notice=False, knows=True, fails=False)
+        self.runner_releases(key, rings=True, is_stubborn=False)
+        self.job_ends(key, removes=removes)
 
     @rule(key=A_KEY)
     def runner_dies(self, key: Key) -> None:
