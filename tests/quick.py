@@ -31,9 +31,9 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-#: A quick test may use so much CPU, its children's included, in seconds: three times of what it
+#: A quick test may use so much CPU, its children's included, in seconds: many times of what it
 #: should on an idle machine, as others are slower, or shared with who takes caches and half a core.
-CPU_S = 0.9
+CPU_S = 2.0
 #: What has been told to end may take so long on a busy machine, in seconds.
 ENDING_S = 10.0
 #: Marks of tests that are not quick.

@@ -32,9 +32,59 @@ def option_lines(script: str, mark: str) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(script.split("\n"), 1):
         if line.strip(_BLANKS) and not line.lstrip(_BLANKS).startswith("#"):
             return
-        text = line[len(mark) :]
-        if line.startswith(mark) and not (text[:1].isalnum() or text[:1] == "_"):
-            yield number, text.strip(_BLANKS)
+        if _is_marked(line, mark):
+            yield number, line[len(mark) :].strip(_BLANKS)
+
+
+def without_effect(script: str) -> Iterator[tuple[int, str, str]]:
+    """Yield the number of each option line that is not read, its text, and the reason. What follows
+    a here-document may be a part of it, for another script."""
+    command = 0
+    for number, line in enumerate(script.split("\n"), 1):
+        text = line.strip(_BLANKS)
+        if any(_is_marked(text, mark) for mark in MARKS):
+            if command:
+                yield number, text, f"it stands below the first command (line {command})"
+            elif text[0] != line[0]:
+                yield number, text, "it is indented"
+        elif not command and (mark := _nearly(text)):
+            yield number, text, f"{mark} begins such lines"
+        elif text and text[0] != "#":
+            command = command or number
+            if "<<" in text:
+                return
+
+
+def _is_marked(line: str, mark: str) -> bool:
+    following = line[len(mark) : len(mark) + 1]
+    return line.startswith(mark) and not (following.isalnum() or following == "_")
+
+
+def _nearly(text: str) -> str | None:
+    """Return the mark that a comment line was meant to begin with, or None: it differs by case, a
+    blank or `!`, or by a letter too many, too few or exchanged, and options follow. A second `#`
+    is how people switch such a line off."""
+    word, *options = text[1:].lstrip(_BLANKS + "!").split(None, 1)[:2] or [""]
+    if text[:1] != "#" or text[1:2] == "#" or not options or len(options[0].split()[0]) < 2:
+        return None
+    if options[0][0] != "-":
+        return None
+    found, is_joined = word.upper(), text[1:].startswith(word)
+    for mark in MARKS:
+        meant = mark[1:]
+        if found == meant or (is_joined and _is_like(found, meant)):
+            return mark
+    return None
+
+
+def _is_like(word: str, meant: str) -> bool:
+    long, short = (word, meant) if len(word) > len(meant) else (meant, word)
+    if len(long) > len(short):
+        return any(long[:at] + long[at + 1 :] == short for at in range(len(long)))
+    return any(
+        word == f"{meant[:at]}{meant[at + 1]}{meant[at]}{meant[at + 2 :]}"
+        for at in range(len(meant) - 1)
+    )
 
 
 #: Most variables that are named.
@@ -74,6 +124,7 @@ def warnings_about(request: Mapping[str, Any]) -> list[str]:
             _about_interpreter(script, path, cwd),
             about_other_directives(script),
             _about_other_variables(script, env),
+            _about_option_lines(script),
         ]
     if request.get("attach") is None:
         found += [*output_warnings(request), _about_directory(request)]
@@ -153,6 +204,16 @@ def _about_other_variables(script: str, env: Mapping[str, str]) -> str | None:
 
 #: Signs of a variable's name.
 _OF_NAMES = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_"
+
+
+def _about_option_lines(script: str) -> str | None:
+    """Return a line about `#DRF` and `#SBATCH` lines that have no effect, or None."""
+    found = list(without_effect(script))
+    if not found:
+        return None
+    number, text, reason = found[0]
+    more = f", nor have {len(found) - 1} more" if len(found) > 1 else ""
+    return f"line {number} of the script ({text[:60]}) has no effect: {reason}{more}"
 
 
 def about_script_words(

@@ -495,6 +495,32 @@ def test_only_lines_that_start_with_the_directive_count(submitted, tmp_path, lin
 
 
 @pytest.mark.parametrize(
+    ("lines", "warning"),
+    [
+        ("set -e\n#DRF -m 1G", "line 3 of the script (#DRF -m 1G) has no effect: it stands below "
+         "the first command (line 2)"),
+        ("true\n#SBATCH -c 2\n #DRF -c 3", "line 3 of the script (#SBATCH -c 2) has no effect: it "
+         "stands below the first command (line 2), nor have 1 more"),
+        (" #DRF -m 1G", "line 2 of the script (#DRF -m 1G) has no effect: it is indented"),
+        *((f"{line} --mem=1G", f"line 2 of the script ({line} --mem=1G) has no effect: "
+           f"{mark} begins such lines")
+          for mark, lines in {
+              "#SBATCH": ("#SBTACH", "#SBACTH", "#sbatch", "# SBATCH", "#!SBATCH", "#SBATHC",
+                          "# sbatch", "#SBTCH", "#SBAATCH"),
+              "#DRF": ("#DRFD", "#Drf", "#DFR", "# DRF"),
+          }.items() for line in lines),
+        ("cat > x.sh << 'EOF'\n#SBATCH -c 2\nEOF", None),
+        *((f"{line}\ntrue", None) for line in ("##SBATCH -c 2", "# sbatch runs it", "#drf - queue",
+          "# a -c 2", "# SBTACH -c 2", "#", "# drfd")),
+    ],
+)  # fmt: skip
+def test_an_option_line_that_has_no_effect_is_told(drf, daemon, tmp_path, lines, warning):
+    daemon.replies = {"submit": {"id": 7}}
+    result = drf("submit", script(tmp_path, f"#!/bin/sh\n{lines}\n"))
+    assert (result.code, result.err) == (0, "" if warning is None else f"drf: {warning}\n")
+
+
+@pytest.mark.parametrize(
     ("data", "fault"),
     [
         (b"#!/bin/sh\r\n#DRF -c 2\r\n", "has the line ends of Windows (sed -i 's/\\r$//' dos.sh)"),
