@@ -197,11 +197,17 @@ def test_it_fills_the_terminal_that_it_has_at_any_moment(sit, shared):
     terminal.until("the last line", lambda: "q quit" in "".join(terminal.lines()[23:24]))
 
 
+def sees_last_line(terminal: Emulator) -> None:
+    """What is left on the screen, which the terminal breaks anywhere if the host's name is long."""
+    found = lambda: "9of9cores" in "".join("".join(terminal.lines()).split())  # noqa: E731
+    terminal.until("the last line", found)
+
+
 def test_it_goes_on_when_the_daemon_is_killed_and_started_again(sit, instance):
     terminal = sit(instance)
     row(terminal, " 2 ", "steady")
     instance.kill()
-    row(terminal, "the daemon is away, for ", "trying again")
+    row(terminal, "the daemon is away, for ")
     # Keys work meanwhile.
     terminal.type(b"/stead")
     row(terminal, "/ stead")
@@ -265,7 +271,7 @@ def test_it_can_be_suspended_under_a_shell_and_goes_on(sit, shared, how):
     row(terminal, " 2 ", "steady")
     terminal.until("raw keys", lambda: raw(terminal))
     terminal.type(b"q")
-    terminal.sees("9 of 9 cores")
+    sees_last_line(terminal)
 
 
 def test_in_the_background_it_stops_and_leaves_the_terminal_to_the_shell(sit, shared):
@@ -280,4 +286,4 @@ def test_in_the_background_it_stops_and_leaves_the_terminal_to_the_shell(sit, sh
     terminal.type(b"fg\n")
     row(terminal, " 2 ", "steady")
     terminal.type(b"q")
-    terminal.sees(": 9 of 9 cores")
+    sees_last_line(terminal)
