@@ -57,10 +57,11 @@ class Kernel(Confinement):
         #: Those that are not killed at the first try.
         self.stubborn: set[Key] = set()
         self.runners: dict[Key, Runner] = {}
-        #: The last order to launch each attempt, the last one to remove it, and the last release of
-        #: its program, numbered.
+        #: The last order to launch each attempt, the last one to remove it, and the orders on which
+        #: it was started and its program released, numbered.
         self.launch: Counter[Key] = Counter()
         self.removal: Counter[Key] = Counter()
+        self.started: Counter[Key] = Counter()
         self.released: Counter[Key] = Counter()
         self.orders = count(1)
         self.count = 0
@@ -136,6 +137,7 @@ class Runners:
             is_new = kernel.launch[job.key] > kernel.removal[job.key]
             assert is_new, "started after its removal was ordered"
             assert kernel.released[job.key] <= kernel.removal[job.key], "started twice"
+            kernel.started[job.key] = kernel.launch[job.key]
         if self.fails:
             self.fails = False
             raise OSError(11, os.strerror(11))
@@ -263,7 +265,7 @@ class Life(RuleBasedStateMachine):
         if key not in self.kernel.runners or self.records(key).may_have_run:
             return
         if not self.records(key).is_notice:
-            self.kernel.released[key] = next(self.kernel.orders)
+            self.kernel.released[key] = self.kernel.started[key]
         self.kernel.jobs.add(key)
         if is_stubborn:
             self.kernel.stubborn.add(key)
