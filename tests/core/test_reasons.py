@@ -354,6 +354,19 @@ def test_first_come_first_served_says_so_where_a_limit_holds_up_ones_own_jobs():
     assert why(bench, 3) == BehindInOrder("2", "alice", "fifo")
 
 
+def test_nobody_passes_who_came_first_and_waits_for_a_limit_and_for_the_machine():
+    limits = {("", "alice"): NodeSettings(limit={"cores": 3000})}
+    bench = Bench(altered(rules(), policy="fifo", members=limits))
+    bench.start(of(ALICE, 2))
+    bench.start(of(BOB, 6))
+    bench.submit(of(ALICE, 2))
+    bench.submit(of(BOB, 1))
+    assert bench.schedule() == []
+    found = why(bench, 3)
+    assert found is not None and found.code == "LIMIT"
+    assert why(bench, 4) == BehindInOrder("3", "alice", "fifo")
+
+
 def test_nobody_is_said_to_wait_for_a_job_that_the_machine_cannot_run_any_more():
     bench = by("fifo")
     bench.start(of(BOB, 2))

@@ -743,7 +743,8 @@ class _BaselinePass(_Pass):
             (_, job_id), demand = head
             closed = backfill.closed_gate(demand, job_id, leaf)
             if closed is not None:
-                is_full = closed == NoRoom(ROOT)
+                # Whoever waits for the machine, and for a limit too, lets nobody pass.
+                is_full = not fits(demand, backfill.free)
                 backfill.unpassed[ROOT if is_full else leaf] = job_id
                 if is_full:
                     return leaf, head
