@@ -77,7 +77,9 @@ def test_evidence_is_the_last_jobs_that_teach_something():
 
 
 def books_of(jobs: list[Job], by: str, limit: int = 10) -> UsageAccounts:
-    declared = [records.decode_declared(records.encode(job)) for job in jobs]
+    declared = [
+        records.decode_declared(records.without_spec(job), records.encode(job.spec)) for job in jobs
+    ]
     books = UsageAccounts(by, largest_rows(declared, by, limit))
     books.take(jobs)
     return books
