@@ -184,8 +184,9 @@ def test_who_wakes_up_has_the_lower_end_at_once_with_drfd_and_without(start, flo
     found = wakes(out)
     start.start()
     short = [wake for wake in found if wake.is_short(floor)]
-    # A processor that is taken from the machine itself is charged to whoever had it.
-    assert len(short) <= len(found) // 10, short
+    # A processor that is taken from the machine itself is charged to whoever had it, and programs
+    # outside drfd take the processor of one of them. Without its weight it is short each time.
+    assert len(short) <= len(found) // 4, short
 
 
 # -- what it costs ---------------------------------------------------------------------------------
