@@ -10,7 +10,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
 #: Headings of the help.
 RESOURCES, CONDITIONS, OTHERS = "Resources", "When it runs", "Options"
@@ -189,9 +189,14 @@ OPTIONS = (
 BY_KEY = {option.key: option for option in OPTIONS}
 
 
+def by_name(options: Iterable[Option]) -> dict[str, Option]:
+    """Return options by their spellings."""
+    return {name: option for option in options for name in option.names}
+
+
 def options_of(verb: str) -> dict[str, Option]:
     """Return the options of `submit`, `run` or `profile` by their spellings."""
-    return {name: option for option in OPTIONS if verb in option.verbs for name in option.names}
+    return by_name(option for option in OPTIONS if verb in option.verbs)
 
 
 def of_field(field: str) -> list[Option]:

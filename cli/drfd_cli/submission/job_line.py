@@ -15,7 +15,7 @@ from _collections_abc import Sequence
 
 from drfd.client.option_values import read as read_value
 from drfd.common.errors import ConfigError, Refused
-from drfd.protocol.job_options import OPTIONS, OTHERS, Option
+from drfd.protocol.job_options import OPTIONS, OTHERS, Option, by_name
 from drfd_cli import personal
 from drfd_cli.submit_warnings import option_lines
 
@@ -134,7 +134,7 @@ def rows_of(verb: str) -> list[Option]:
 def split(verb: str, args: Sequence[str]) -> Words:
     """Read the words after the verb. Raises WrongWords; HelpAsked if an option asks for the
     help."""
-    known = {name: option for option in rows_of(verb) for name in option.names}
+    known = by_name(rows_of(verb))
     found = Words()
     left = iter(args)
     for word in left:
@@ -313,7 +313,7 @@ def _settings(verb: str, words: Words, client: Connection) -> list[UserSetting]:
             raise
         say(str(error))
         return []
-    options = {name: option for option in rows_of(verb) for name in option.names}
+    options = by_name(rows_of(verb))
     counting: dict[str, UserSetting] = {}
     for setting in found:
         option = options[setting.option]
