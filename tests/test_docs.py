@@ -88,14 +88,23 @@ def test_every_state_has_its_sentence_and_the_transitions_are_the_codes_own():
 
 def test_the_decisions_are_numbered_and_all_are_in_the_index():
     folder = ROOT / "docs" / "decisions"
-    index = re.findall(r"^(\d+\. .+)$", (folder / "README.md").read_text(), re.MULTILINE)
-    heads = [
-        head
+    index = dict(re.findall(r"\((\d+-\S+\.md)\) \| (.+) \|", (folder / "README.md").read_text()))
+    listed = {
+        name: [
+            number
+            for part in numbers.split(", ")
+            for number in range(int(part.split("–")[0]), int(part.split("–")[-1]) + 1)
+        ]
+        for name, numbers in index.items()
+    }
+    heads = {
+        path.name: sorted(
+            int(number) for number in re.findall(r"^## (\d+)\. .+$", path.read_text(), re.MULTILINE)
+        )
         for path in sorted(folder.glob("[0-9]*.md"))
-        for head in re.findall(r"^## (\d+\. .+)$", path.read_text(), re.MULTILINE)
-    ]
-    assert index == heads
-    numbers = sorted(int(head.partition(".")[0]) for head in heads)
+    }
+    assert listed == heads
+    numbers = sorted(number for found in heads.values() for number in found)
     assert numbers == list(range(1, len(numbers) + 1))
 
 
