@@ -39,7 +39,7 @@ ENDING_S = 10.0
 #: Marks of tests that are not quick.
 SLOW_MARKS = ("slow", "system", "vm", "gpu")
 #: Folders of tests that start daemons or machines, or try thousands of cases.
-SLOW_FOLDERS = ("e2e", "system", "torture", "vm", "clients", "compare", "bench")
+SLOW_FOLDERS = ("e2e", "system", "torture", "vm", "clients", "bench")
 #: More processes than this save no time, since one collects the tests for all.
 MAX_PROCESSES = 4
 

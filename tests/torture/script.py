@@ -2,8 +2,7 @@
 out.
 
 A step names what is done and how long after the one before; whom it meets is drawn from its own
-number among those who are there then. Nothing here imports drfd: `tests.compare` plays the same
-steps to trees that name their modules otherwise.
+number among those who are there then.
 """
 
 from dataclasses import dataclass
