@@ -15,7 +15,6 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=BENCHMARKS, help="may be repeated")
     parser.add_argument("--runs", type=int, default=5, help="of each (5)")
     parser.add_argument("--jobs", type=int, default=2000, help="in a run of many (2,000)")
-    parser.add_argument("--queued", type=int, default=100_000, help="for deep (100,000)")
     chosen = parser.parse_args()
     print(f"{'':<46}{'median':>12}  {'of baseline':<26}aim", flush=True)
     for name in chosen.only or BENCHMARKS:
@@ -23,7 +22,7 @@ def main() -> None:
         place = benchmark.make()
         try:
             place.start()
-            for figure in benchmark.measure(place, Chosen(chosen.runs, chosen.jobs, chosen.queued)):
+            for figure in benchmark.measure(place, Chosen(chosen.runs, chosen.jobs)):
                 print(line(figure), flush=True)
         finally:
             place.destroy()

@@ -71,7 +71,6 @@ class Figure:
 class Chosen:
     runs: int
     jobs: int
-    queued: int
 
 
 def options_of(name: str, text: str | None) -> argparse.ArgumentParser:

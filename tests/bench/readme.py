@@ -28,7 +28,7 @@ def git(*words: str) -> str:
 def main() -> None:
     parser = options_of("tests.bench.readme", __doc__)
     parser.add_argument("--runs", type=int, default=5, help="of each (5)")
-    chosen = Chosen(parser.parse_args().runs, jobs=2000, queued=0)
+    chosen = Chosen(parser.parse_args().runs, jobs=2000)
     if git("status", "--porcelain", "--", *SOURCE):
         raise SystemExit(f"commit what has changed in {' and '.join(SOURCE)} first")
     commit = git("log", "-1", "--format=%h", "--abbrev=12", "--", *SOURCE)

@@ -8,13 +8,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 from drfd.client.client import Client
 from drfd.common.errors import DrfdError
 from instance import BIN
-from tests.bench.place import CORES, Chosen, Figure, Place, end_well, late
+from tests.bench.place import Chosen, Figure, Place, end_well, late
 
 _DRF = str(BIN / "drf")
 _BARE = [sys.executable, "-I", "-c", "pass"]
@@ -37,39 +36,6 @@ def private(place: Place, chosen: Chosen) -> Iterator[Figure]:
     # No job sees the usual directory, which is in /var/tmp.
     fields = place.fields("/bin/true") | {"cwd": "/"}
     yield from _arrays(place, chosen, {"2 slots, a /tmp each": fields})
-
-
-def throughput(place: Place, chosen: Chosen) -> Iterator[Figure]:
-    """The same with as many slots as the cores that a job asks for leave of sixteen."""
-    variants = {
-        f"{count} slots": place.fields("/bin/true", cores=CORES // count) for count in (2, 4, 16)
-    }
-    yield from _arrays(place, chosen, variants)
-
-
-def shell(place: Place, chosen: Chosen) -> Iterator[Figure]:
-    """`drf submit -- true` again and again from a shell, as a script does it."""
-    count = max(1, min(500, chosen.jobs // 4))
-
-    def loop(command: str, times: int) -> float:
-        script = f"i=0; while [ $i -lt {times} ]; do {command} || exit; i=$((i+1)); done"
-        begin_s = time.perf_counter()
-        subprocess.run(
-            ["sh", "-c", script], stdout=subprocess.DEVNULL, check=True, **place.as_user()
-        )
-        return times / (time.perf_counter() - begin_s)
-
-    rates, bare = [], []
-    with place.drained():
-        for _ in range(chosen.runs):
-            bare.append(loop(" ".join(_BARE), max(1, count // 5)))
-            rates.append(loop(f"{_DRF} submit -q --no-warnings -- true", count))
-    rate = statistics.median(rates)
-    yield Figure(
-        what=f"{count} × drf submit -- true", value=rate, unit="/s",
-        baseline=statistics.median(bare), baseline_what="python -I -c pass",
-        aim="12 /s", is_met=rate >= 12,
-    )  # fmt: skip
 
 
 def client(place: Place, chosen: Chosen) -> Iterator[Figure]:
@@ -209,12 +175,9 @@ def _arrays(place: Place, chosen: Chosen, variants: dict[str, dict[str, Any]]) -
             rate * wall_s for rate, (wall_s, _) in zip(rates[name], bare, strict=True)
         )
         rate = statistics.median(rates[name])
-        has_aim = name == f"{CORES} slots"
         yield Figure(
             what=f"{chosen.jobs:,} no-op jobs, {name}", value=rate, unit="/s",
             baseline=rate / ratio, baseline_what="B, two workers",
-            aim="0.3 of B; 0.5 is the aim" if has_aim else "",
-            is_met=ratio >= 0.3 if has_aim else None,
         )  # fmt: skip
         for part in spent[name][0]:
             yield Figure(
@@ -238,51 +201,10 @@ def cold(place: Place, chosen: Chosen) -> Iterator[Figure]:
     """From the moment in which a submission is sent to the job's first instruction, straight after
     the end of the last job and a while later: so it is for users who submit by hand."""
     for gap_ms, (found, bare) in _starts(place, chosen.runs, [0, *_GAPS_MS]).items():
-        yield _latency(f"start {gap_ms / 1000:g} s after an end", found, bare, None, None)
-
-
-def after(place: Place, chosen: Chosen) -> Iterator[Figure]:
-    """From the last instruction of a job to the first of the one that waits for its end."""
-    found: list[float] = []
-    count = 50
-    with closing(place.connect()) as connection, place.stamps() as (path, stamps):
-        for _ in range(chosen.runs):
-            fields = place.fields(place.stamp, stdout=path)
-            first = last = connection.submit(**fields, held=True)["id"]
-            for _ in range(count):
-                last = connection.submit(**fields, after=[{"id": last, "want": "ok"}])["id"]
-            connection.request("release", select={"ids": [first]})
-            end_well(connection, last)
-            found += _gaps_ms(stamps, count + 1)
-    yield _latency("end → next by --after", found, _bare(place), 10, None)
-
-
-def room(place: Place, chosen: Chosen) -> Iterator[Figure]:
-    """From the last instruction of a job to the first of the one that waits for its room."""
-    yield _rooms(place, chosen, "end → next for room", 10, cores=CORES)
-
-
-def deep(place: Place, chosen: Chosen) -> Iterator[Figure]:
-    """The same with very many queued jobs: each asks for all that one of them leaves to others."""
-    queued = f"{chosen.queued:,} queued"
-    most = CORES - 1
-    with closing(place.connect()) as connection:
-        fields = place.fields("sleep", "3600", cores=most)
-        running = connection.submit(**fields)["id"]
-        begin_s = time.perf_counter()
-        for reply in connection.submit_all(fields for _ in range(chosen.queued)):
-            if isinstance(reply, DrfdError):
-                raise reply
-        print(f"({queued} in {time.perf_counter() - begin_s:.0f} s)", flush=True)
-        try:
-            found, bare = _starts(place, chosen.runs, [0])[0]
-            yield _latency(f"start, {queued}", found, bare, 16, 40)
-            yield _rooms(place, chosen, f"… for room, {queued}", 20, cores=1)
-        finally:
-            place.instance.drf("drain")
-            connection.request("cancel", select={"ids": [running]})
-            connection.wait([running], any_one=False, timeout_s=None)
-            place.instance.stop()
+        yield Figure(
+            what=f"start {gap_ms / 1000:g} s after an end (95 %: {late(found):.1f} ms)", unit="ms",
+            value=statistics.median(found), baseline=bare, baseline_what="B, one worker",
+        )  # fmt: skip
 
 
 def _starts(
@@ -310,41 +232,8 @@ def _starts(
     return {gap_ms: (found[gap_ms], statistics.median(bare[gap_ms])) for gap_ms in found}
 
 
-def _rooms(place: Place, chosen: Chosen, what: str, aim_ms: float, *, cores: int) -> Figure:
-    """One job after the other, of which each needs all that is free."""
-    found: list[float] = []
-    count = 50
-    with closing(place.connect()) as connection, place.stamps() as (path, stamps):
-        for _ in range(chosen.runs):
-            fields = place.fields(place.stamp, cores=cores, stdout=path)
-            fields |= {"time_limit_s": 60, "pool": "A"}
-            job = connection.submit(**fields, array=f"0-{count}")
-            end_well(connection, job["id"])
-            found += _gaps_ms(stamps, count + 1)
-    return _latency(what, found, _bare(place), aim_ms, None)
-
-
 def _bare(place: Place) -> float:
     return place.baseline_ms(200, pause_ms=0)
-
-
-def _gaps_ms(stamps: Iterator[int], count: int) -> list[float]:
-    return [(b - a) / 1e6 for a, b in pairwise(islice(stamps, count))]
-
-
-def _latency(
-    what: str, found_ms: list[float], bare_ms: float, aim_ms: float | None, late_ms: float | None
-) -> Figure:
-    """`late_ms`: what 95 of 100 are to stay below."""
-    median, most = statistics.median(found_ms), late(found_ms)
-    aim, is_met = "", None
-    if aim_ms is not None:
-        aim = f"{aim_ms:g} ms" + ("" if late_ms is None else f", 95 % ≤ {late_ms:g} ms")
-        is_met = median <= aim_ms and (late_ms is None or most <= late_ms)
-    return Figure(
-        what=f"{what} (95 %: {most:.1f} ms)", value=median, unit="ms", baseline=bare_ms,
-        baseline_what="B, one worker", aim=aim, is_met=is_met,
-    )  # fmt: skip
 
 
 class Benchmark(NamedTuple):
@@ -352,17 +241,11 @@ class Benchmark(NamedTuple):
     make: Callable[[], Place] = Place
 
 
-#: What users have, then the easy case, and then what needs many jobs.
 BENCHMARKS: dict[str, Benchmark] = {
     "cold": Benchmark(cold),
     "slots": Benchmark(slots, lambda: Place(2)),
     "private": Benchmark(private, lambda: Place(2, private_tmp=True)),
-    "shell": Benchmark(shell),
     "client": Benchmark(client),
     "run": Benchmark(run),
     "futures": Benchmark(futures),
-    "throughput": Benchmark(throughput),
-    "after": Benchmark(after),
-    "room": Benchmark(room),
-    "deep": Benchmark(deep),
 }

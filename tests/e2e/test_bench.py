@@ -12,8 +12,8 @@ ROOT = Path(__file__).parent.parent.parent
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="the baseline is in C: no compiler")
 def test_a_short_run_has_a_line_for_each_figure():
-    few = ["--runs", "1", "--jobs", "20", "--queued", "20"]
-    names = ("slots", "client", "run", "deep")
+    few = ["--runs", "1", "--jobs", "20"]
+    names = ("slots", "client", "run", "cold")
     only = [word for name in names for word in ("--only", name)]
     done = subprocess.run(
         [sys.executable, "-m", "tests.bench", *few, *only],
@@ -23,7 +23,7 @@ def test_a_short_run_has_a_line_for_each_figure():
     lines = done.stdout.splitlines()
     for what in (
         *("20 no-op jobs, 2 slots, all", "20 submissions at once", "5 submissions, one after"),
-        *("drf run -- true", "start, 20 queued"),
+        *("drf run -- true", "start 1 s after"),
     ):
         (line,) = [line for line in lines if line.startswith(what)]
         assert " of " in line, "beside its baseline"
