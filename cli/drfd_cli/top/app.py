@@ -39,7 +39,6 @@ from drfd_cli.top.feed import (
     find_output,
     request_action,
 )
-from drfd_cli.top.history import History
 from drfd_cli.top.keys import Act, KeyDecoder, Page
 from drfd_cli.top.paint import Line, Theme
 from drfd_cli.top.panels import summary
@@ -159,7 +158,6 @@ class App:
         self._keys = KeyDecoder()
         self._state = State(columns=columns)
         self._detail: Detail | None = None
-        self._history = History()
         self._feed = SnapshotReader(connection, first, self._wake)
         self._asker = Asker(Connection(connection.path), self._wake)
         self._asked_s = 0.0
@@ -201,7 +199,6 @@ class App:
 
     def _draw(self) -> None:
         self._forget_message()
-        self._history.add(self._feed.news.snapshot)
         size = Size(*self._screen.size())
         self._screen.show(screen(self._scene(), size, self._theme))
 
@@ -218,7 +215,7 @@ class App:
         trouble = news.trouble(time.monotonic())
         # While the daemon is away, clocks stand still at its last snapshot.
         now_s = news.snapshot["at"] if trouble else time.time()
-        return Scene(news.snapshot, self._state, now_s, self._detail, trouble, self._history)
+        return Scene(news.snapshot, self._state, now_s, self._detail, trouble)
 
     def _press(self, key: str) -> bool:
         """Handle a key. Returns False if it quits."""

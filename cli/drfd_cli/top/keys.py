@@ -148,8 +148,6 @@ KEYS = (
     KeyBinding("l", "log", "l", "the output in your PAGER; less follows it while it grows:\n"
         "^C stops that, F begins it again, q comes back", (*_MAIN, *_JOB), 7),
     KeyBinding("e", "errors", "e", "a job's errors, in place of its output", _JOB, 9),
-    KeyBinding("i", "history", "i", "use and shares over time: always, or where there is room",
-        _MAIN),
     KeyBinding("", "", "^L", "draw anew"),
     KeyBinding("?", "help", "?  F1", "this page", (*_MAIN, *_JOB), 0),
     KeyBinding("q", "quit", "q  ^C", "quit", _MAIN, 1),

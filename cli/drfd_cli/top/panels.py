@@ -254,20 +254,6 @@ def _gpu_meter(
     return _meter(label, stack, figures, theme, "alarm" if gpu["is_lost"] else "plain")
 
 
-def parts_of_capacity(snapshot: SnapshotView) -> tuple[dict[str, float], dict[str, float]]:
-    """Return which part of each resource is allocated, and which part is used by jobs, of those of
-    which the use is measured."""
-    held: dict[str, float] = {}
-    used: dict[str, float] = {}
-    for name in _resources(snapshot):
-        parts = list(_held_and_used(snapshot, name))
-        capacity = _amount(snapshot["capacity"], name) or 1
-        held[name] = sum(part for _, part, _ in parts) / capacity
-        if not name.startswith("gres:"):
-            used[name] = sum(part for *_, part in parts) / capacity
-    return held, used
-
-
 def _resources(snapshot: SnapshotView) -> list[str]:
     """Return the names of the resources, countable ones such as "gres:gpu"."""
     capacity = snapshot["capacity"]

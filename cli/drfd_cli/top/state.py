@@ -90,8 +90,6 @@ class State:
     backwards: frozenset[TopPanel] = frozenset()
     #: Paths of the pools of which nothing below is listed.
     folded: frozenset[str] = frozenset()
-    #: Whether the history is shown also where it takes room from the lists.
-    keeps_history: bool = False
     #: The job that the page about one job shows.
     job: SnapshotRow | None = None
     shows_errors: bool = False
@@ -414,10 +412,6 @@ def _on_main(state: State, key: str, lists: Lists, page_rows: int) -> State:
             return replace(state, sorted_by={**state.sorted_by, state.panel: number})
         case "S":
             return replace(state, backwards=state.backwards ^ {state.panel})
-        case "i":
-            keeps = not state.keeps_history
-            told = f"the history is shown {'always' if keeps else 'where there is room'}"
-            return replace(state, keeps_history=keeps, message=told)
         case " " if state.panel is TopPanel.TREE and rows and rows[at]["is_leaf"]:
             return replace(state, message="only a pool can be folded", is_bad=True)
         case " " if state.panel is TopPanel.TREE and rows:

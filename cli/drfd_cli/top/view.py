@@ -19,7 +19,6 @@ from drfd_cli.charts import CurveKind, bars, declared, highest
 from drfd_cli.commands.show import array_lines, job_lines
 from drfd_cli.output import advice_line, clean, code_line, run_s, show_time, start_line
 from drfd_cli.tables.live import part_of, show_axis, show_declared
-from drfd_cli.top.history import History, height_of, history_lines
 from drfd_cli.top.keys import HELP, KEYS, Page, refusal, word_of
 from drfd_cli.top.paint import (
     Line,
@@ -71,8 +70,6 @@ LEAST_COLUMNS, LEAST_ROWS = 72, 16
 _WITH_SENTENCES, _SENTENCE = 20, 240
 #: Most lines of a sentence on the page of a job.
 _MOST_LINES = 8
-#: Least free lines in which the history is drawn.
-_LEAST_HISTORY = 4
 #: Least rows of a screen that shows the machine above the page of a job.
 _ROOMY = 36
 #: Most rows of each list of `drf top --once`.
@@ -118,8 +115,6 @@ class Scene:
     now_s: float
     detail: Detail | None = None
     trouble: str = ""
-    #: What the snapshots so far have shown, or None for a single screen.
-    history: History | None = None
 
     def lists(self) -> Lists:
         return shown(self.snapshot, self.state)
@@ -189,22 +184,14 @@ def whole(scene: Scene, columns: int, theme: Theme) -> list[Line]:
 
 
 def _panels(scene: Scene, listed: Lists, size: Size, room: int, theme: Theme) -> list[Line]:
-    """Return the panels, and the history in lines that they leave free, as `room` lines."""
-    state, snapshot = scene.state, scene.snapshot
+    """Return the panels as `room` lines."""
+    state = scene.state
     is_beside = size.columns >= _WIDE
     left = _TREE_COLUMNS if is_beside else size.columns
     right = size.columns - _TREE_COLUMNS - 1 if is_beside else size.columns
     tables = _tables(scene, listed, left, right, theme)
     tree = tables.pop(TopPanel.TREE) if is_beside else None
-    # What the history has even if the panels could fill it.
-    drawn = 0 if scene.history is None else height_of(scene.history, snapshot)
-    kept = min(drawn, room // 3) if state.keeps_history else 0
-    heights = _divide(tables, room - kept, state.panel, right)
-    # The last panel has all lines that no other one needs: leave it one of them.
-    last = list(tables)[-1]
-    free = heights[last] - tables[last].height - 1
-    if drawn and kept + free >= _LEAST_HISTORY:
-        heights[last], kept = heights[last] - max(0, free), kept + max(0, free)
+    heights = _divide(tables, room, state.panel, right)
 
     def lines(panel: TopPanel, table: PanelTable, columns: int, height: int) -> list[Line]:
         if state.marked and panel is not TopPanel.TREE:
@@ -215,8 +202,6 @@ def _panels(scene: Scene, listed: Lists, size: Size, room: int, theme: Theme) ->
     body: list[Line] = []
     for panel, table in tables.items():
         body += lines(panel, table, right, heights[panel])
-    if kept and scene.history is not None:
-        body += history_lines(scene.history, snapshot, theme, right, kept)
     if tree is None:
         return body
     beside = lines(TopPanel.TREE, tree, left, room)

@@ -31,8 +31,7 @@ function say(text, isBad) {
 
 // -- the machine ----------------------------------------------------------------------------------
 
-function bar(key, name, told, parts) {
-  const parent = byId("bars");
+function bar(parent, key, name, told, parts) {
   let made = [...parent.children].find((each) => each.dataset.key === key);
   if (!made) {
     made = element("div", undefined, "bar");
@@ -42,13 +41,14 @@ function bar(key, name, told, parts) {
     made.append(element("b", name), element("span"), picture);
     parent.append(made);
   }
-  setText(made.querySelector("span"), told);
+  setText(made.querySelector("span"), clean(told));
   const [outside, held, used] = parts.map((part) => Math.max(0, Math.min(1, part || 0)) * 100);
   const rects = made.querySelectorAll("rect");
   const place = (rect, x, width) => (rect.setAttribute("x", x), rect.setAttribute("width", width));
   place(rects[1], 0, held);
   place(rects[2], 0, used);
   place(rects[0], 100 - outside, outside);
+  return made;
 }
 
 function topNodes(nodes) {
@@ -66,11 +66,11 @@ function showMachine() {
     if (!all) continue;
     const outside = external?.[name] ?? 0;
     const told = `${show(used(name))} used, ${show(held(name))} of ${show(all)} allocated` + (outside ? `, ${show(outside)} outside` : "");
-    bar(name, title, told, [outside / all, held(name) / all, used(name) / all]);
+    bar(byId("bars"), name, title, told, [outside / all, held(name) / all, used(name) / all]);
   }
   for (const [name, all] of Object.entries(capacity.gres ?? {})) {
     const given = top.reduce((sum, node) => sum + (node.usage?.gres?.[name] ?? 0), 0);
-    bar(`gres ${name}`, clean(name), `${given} of ${all} allocated`, [0, all ? given / all : 0, 0]);
+    bar(byId("bars"), `gres ${name}`, clean(name), `${given} of ${all} allocated`, [0, all ? given / all : 0, 0]);
   }
   const waits = Object.entries(pressure ?? {}).map(([name, each]) => `${name} ${each.some == null ? "–" : Math.round(each.some)} %`);
   setText(byId("pressure"), waits.length ? `Time in which a process waited for it, of the last ten seconds: ${waits.join(", ")}.` : "");
@@ -83,36 +83,22 @@ function showMachine() {
   list.hidden = notices.length === 0;
 }
 
-function showShares(past) {
-  if (!snapshot || past.at.length === 0) return;
-  const now = new Map(snapshot.nodes.map((node) => [node.path, node]));
-  const inner = new Set(Object.keys(past.nodes).map((path) => path.slice(0, path.lastIndexOf("."))));
-  const paths = Object.keys(past.nodes).filter((path) => path !== "root" && !inner.has(path));
-  const share = (path) => now.get(path)?.dominant_share ?? 0;
-  paths.sort((one, other) => share(other) - share(one) || (one < other ? -1 : 1));
+function showShares() {
+  const { nodes } = snapshot;
+  const inner = new Set(nodes.map((node) => node.path.slice(0, node.path.lastIndexOf("."))));
+  const leaves = nodes.filter((node) => node.path !== "root" && !inner.has(node.path) && (node.dominant_share || node.running || node.pending));
+  leaves.sort((one, other) => other.dominant_share - one.dominant_share || (one.path < other.path ? -1 : 1));
   const parent = byId("shares");
-  const kept = new Set(paths);
+  const kept = new Set(leaves.map((node) => node.path));
   for (const each of [...parent.children]) if (!kept.has(each.dataset.key)) each.remove();
-  let most = 0.05;
-  for (const path of paths) for (const part of [...past.nodes[path].share, ...past.nodes[path].entitlement]) if (part > most) most = part;
-  for (const path of paths) {
-    const node = now.get(path);
-    const of = node?.dominant_resource ? ` of ${node.dominant_resource}` : "";
-    const told = node ? `${percent(node.dominant_share)}${of}; entitled to ${percent(node.entitlement)}; ${node.running} running, ${node.pending} waiting` : "nothing now";
-    const name = path.replace(/^root\./, "").replaceAll("%2E", ".").replaceAll("%25", "%");
-    figure(parent, path, name, told, past.at, [["bound", past.nodes[path].entitlement], ["curve", past.nodes[path].share]], most);
-  }
-  setText(byId("span"), past.at.length < 2 ? "The curves begin now." : paths.length ? `The last ${duration(past.at[past.at.length - 1] - past.at[0])}; the top of each curve is ${percent(most)} of the machine.` : "");
-  byId("no-shares").hidden = paths.length > 0;
-}
-
-async function renewShares() {
-  if (shown !== "machine" || document.hidden) return;
-  try {
-    showShares(await ask("past"));
-  } catch (error) {
-    say(error.message, true);
-  }
+  leaves.forEach((node, at) => {
+    const of = node.dominant_resource ? ` of ${node.dominant_resource}` : "";
+    const told = `${percent(node.dominant_share)}${of}; entitled to ${percent(node.entitlement)}; ${node.running} running, ${node.pending} waiting`;
+    const name = node.path.replace(/^root\./, "").replaceAll("%2E", ".").replaceAll("%25", "%");
+    const made = bar(parent, node.path, name, told, [0, node.entitlement, node.dominant_share]);
+    if (parent.children[at] !== made) parent.insertBefore(made, parent.children[at]);
+  });
+  byId("no-shares").hidden = leaves.length > 0;
 }
 
 // -- the queue ------------------------------------------------------------------------------------
@@ -285,7 +271,6 @@ function route(isByUser) {
     showJob(name);
   }
   if (next === "history") showHistory(false);
-  if (next === "machine") renewShares();
   if (snapshot) draw();
 }
 
@@ -293,6 +278,7 @@ function draw() {
   setText(byId("host"), clean(snapshot.host));
   setText(byId("user"), `as ${clean(snapshot.user)}`);
   showMachine();
+  showShares();
   if (shown === "queue") showQueue();
 }
 
@@ -302,14 +288,12 @@ function listen() {
   const source = new EventSource("events");
   source.onmessage = (message) => {
     const news = read(message.data);
-    const isFirst = snapshot === null;
     snapshot = news.snapshot;
     queue = news;
     if (news.away) say("the daemon is away; trying again", true);
     else if (news.silent) say(`no word from the daemon since ${clock(snapshot.at)}`, true);
     else say(`live, ${clock(snapshot.at)}`, false);
     draw();
-    if (isFirst) renewShares();
   };
   source.onerror = () => {
     say(source.readyState === EventSource.CLOSED ? "no connection: open the link that drf web printed" : "connection lost; trying again", true);
@@ -319,9 +303,7 @@ function listen() {
 
 window.addEventListener("hashchange", () => route(true));
 document.addEventListener("visibilitychange", () => {
-  if (document.hidden) return;
-  renewShares();
-  if (shown === "job" && !jobTimer) route(false);
+  if (!document.hidden && shown === "job" && !jobTimer) route(false);
 });
 byId("skip").addEventListener("click", (event) => {
   // The address names the view, so it must stay.
@@ -330,6 +312,5 @@ byId("skip").addEventListener("click", (event) => {
 });
 byId("everybody").addEventListener("change", () => showHistory(false));
 byId("earlier").addEventListener("click", () => showHistory(true));
-setInterval(renewShares, 5000);
 route(false);
 listen();

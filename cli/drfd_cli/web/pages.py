@@ -11,7 +11,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from functools import cache
@@ -30,7 +30,6 @@ from drfd_cli.output import label
 from drfd_cli.tables.columns import PAST_JOBS
 from drfd_cli.tables.layout import with_values
 from drfd_cli.tables.live import live_columns
-from drfd_cli.top.history import History, Moment
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -47,8 +46,8 @@ _MOST_STREAMS = 16
 _MOST_ASKED = 40
 #: Bytes of the end of an output file that are read, and lines of them that are shown.
 _TAIL_BYTES, _TAIL_LINES = 1 << 16, 300
-#: Ended jobs in a reply, and the most moments of the past shares.
-_ENDED, _MOMENTS = 50, 240
+#: Ended jobs in a reply.
+_ENDED = 50
 #: The files of the page, and their kinds.
 FILES = {
     "": ("page.html", "text/html"),
@@ -97,7 +96,6 @@ class Feed:
         self.is_over = is_over
         self.columns = columns
         self.look_s, self.alive_s = look_s, alive_s
-        self.past = History(_MOMENTS)
         self.streams = self.asked = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         #: Set when there is a new snapshot, and then replaced by another one.
@@ -105,7 +103,6 @@ class Feed:
 
     def wake(self) -> None:
         """Tell all streams, from another thread, that there is a new snapshot."""
-        self.past.add(self.news().snapshot)
         loop = self._loop
         if loop is not None:
             try:
@@ -189,9 +186,6 @@ def application(place: str, connection: Connection, feed: Feed) -> Starlette:
             return _error(503, text)
         return StreamingResponse(feed.lines(), media_type="text/event-stream")
 
-    async def past(request: Request) -> Response:
-        return _reply(past_view(feed.past))
-
     async def job(request: Request) -> Response:
         ref, has_why = request.path_params["ref"], "why" in request.query_params
         return await ask(lambda asked: _job(asked, ref, has_why=has_why))
@@ -229,7 +223,6 @@ def application(place: str, connection: Connection, feed: Feed) -> Starlette:
                 routes=[
                     *(Route(f"/{name}", _file) for name in FILES),
                     Route("/events", stream),
-                    Route("/past", past),
                     Route("/history", history),
                     Route("/jobs/{ref}", job),
                 ],
@@ -332,26 +325,3 @@ def _error(status: int, text: str) -> Response:
 def _json(value: object) -> bytes:
     # ASCII alone: neither a line break that is none elsewhere nor half a surrogate pair.
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
-
-
-def past_view(history: History) -> dict[str, object]:
-    """Return all moments as JSON: the times, and for each leaf of the tree its shares and
-    entitlements, null at moments at which it neither held anything nor waited."""
-    # Another thread adds to them.
-    moments = list(history.moments)
-    paths = sorted({path for each in moments for path in each.shares})
-
-    def parts(path: str, of: Callable[[Moment], Mapping[str, float]]) -> list[float | None]:
-        found = (of(each).get(path) for each in moments)
-        return [None if each is None else round(each, 4) for each in found]
-
-    return {
-        "at": [each.at_s for each in moments],
-        "nodes": {
-            path: {
-                "share": parts(path, lambda each: each.shares),
-                "entitlement": parts(path, lambda each: each.entitled),
-            }
-            for path in paths
-        },
-    }

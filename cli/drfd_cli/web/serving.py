@@ -181,7 +181,6 @@ def serve(
     feed = Feed(
         lambda: reader.news, lambda: server.should_exit or reader.problem is not None, columns
     )
-    feed.past.add(first)
     server = server_of(Guard(application(access.place, connection, feed), access, hosts))
     reader.start()
     # It listens already: who connects now is served in a moment.

@@ -164,15 +164,6 @@ def test_pages_have_a_way_back():
     assert after(state, "?", "esc") == state
 
 
-def test_the_history_is_shown_always_or_where_there_is_room():
-    always = after(State(), "i")
-    assert (always.keeps_history, always.message) == (True, "the history is shown always")
-    again = after(always, "i")
-    assert (again.keeps_history, again.message) == (
-        False, "the history is shown where there is room",
-    )  # fmt: skip
-
-
 @given(st.lists(st.sampled_from(KEYS), max_size=30), st.sampled_from(["three", "none", "many"]))
 def test_no_keys_lead_to_a_state_that_cannot_go_on(keys, which):
     of = {"three": three_jobs(), "none": snapshot(), "many": many(3, 20)}[which]

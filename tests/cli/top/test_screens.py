@@ -22,13 +22,11 @@ from rich.color import ColorSystem
 from canned_snapshots import (
     AT_S,
     CAPACITY,
-    GIB,
     HOSTILE,
     hostile,
     many,
     node,
     replies,
-    resources,
     row,
     snapshot,
     three_jobs,
@@ -39,7 +37,6 @@ from canned_snapshots import (
 from drfd_cli.output import clean
 from drfd_cli.tables.live import live_columns
 from drfd_cli.top.app import encode
-from drfd_cli.top.history import MOST, History, height_of, history_lines
 from drfd_cli.top.keys import Act, Page, Question
 from drfd_cli.top.paint import Line, Theme, fit, fit_right, wrap
 from drfd_cli.top.panels import summary
@@ -305,83 +302,6 @@ def test_nothing_is_left_blank_or_counted_twice():
     assert "; 2 running, 1 suspended, 1 waiting" in summary(shown)
     shown["counts"] = {"RUNNING": 3}
     assert "; 3 running, 0 waiting" in summary(shown)
-
-
-# -- the history -------------------------------------------------------------------------------
-
-
-def busy(at_s: float, cores: float, used: float = 0.0) -> dict[str, Any]:
-    """A machine of 16 cores on which alice holds some."""
-    mine = node(
-        "root.alice", usage=resources(cores, 12 * GIB, gpu=0), running=1, dominant_share=0.5,
-        used={"cores": used, "memory": 6 * GIB, "read": 0, "write": 0},
-    )  # fmt: skip
-    return snapshot(at=at_s, nodes=[mine])
-
-
-def grown(*cores: float) -> History:
-    """A snapshot each second, of which each second core is used."""
-    history = History()
-    for second, each in enumerate(cores):
-        history.add(busy(AT_S + second, each, each / 2))
-    return history
-
-
-def test_curves_go_up_to_the_whole_machine_and_end_with_the_figures_of_now():
-    history = grown(*[0.0] * 10, *[8.0] * 10, *[16.0] * 10)
-    drawn = text(history_lines(history, busy(AT_S + 29, 16.0, 8.0), PLAIN, 63, 9))
-    assert drawn[0].startswith(" ALLOCATED, the last 29s")
-    assert drawn[1] == (" cores          ▄▄▄▄▄█████ 100%                ▂▂▂▂▂▄▄▄▄▄  50% ").ljust(63)
-    heads = ["memory", "read", "write", "gpu", "SHARES, the", "alice", ""]
-    assert [line[:12].strip() for line in drawn[2:]] == heads
-    # With few lines shares go before resources that nobody has.
-    drawn = text(history_lines(grown(1.0, 2.0), busy(AT_S + 1, 2.0), PLAIN, 80, 5))
-    heads = ["ALLOCATED,", "cores", "memory", "SHARES, the", "alice"]
-    assert [line[:12].strip() for line in drawn] == heads
-    assert height_of(grown(1.0), busy(AT_S, 1.0)) == 0, "before the second snapshot"
-
-
-def test_a_peak_outlives_that_moments_are_put_together_and_away_leaves_a_gap():
-    history = History()
-    for second in range(3 * MOST):
-        history.add(busy(AT_S + second, 16.0 if second == 100 else 1.0))
-    assert len(history.moments) < MOST
-    assert max(each.held["cores"] for each in history.moments) == 1.0
-    assert history.moments[-1].at_s == AT_S + 3 * MOST - 1
-    assert history.moments[0].at_s <= AT_S + 4
-    history = grown(1.0, 1.0)
-    history.add(busy(AT_S + 1, 9.0))
-    assert len(history.moments) == 2, "a snapshot counts once"
-    history.add(busy(AT_S + 61, 16.0))
-    drawn = text(history_lines(history, busy(AT_S + 61, 16.0), PLAIN, 80, 8))
-    assert drawn[1].split("cores")[1].strip().startswith("▁")
-    assert "    " in drawn[1].split("▁")[1]
-
-
-def test_it_is_drawn_only_in_lines_that_the_panels_leave_free():
-    history, three = grown(2.0, 4.0), three_jobs()
-
-    def shown(size: Size, **changes: Any) -> str:
-        return seen(at(three, State(**changes), history=history), size)
-
-    assert "ALLOCATED" not in shown(SMALL)
-    assert "ALLOCATED" in shown(SMALL, keeps_history=True)
-    # Without it, the other lines stand where they stood.
-    lines, without = shown(LARGE).splitlines(), seen(at(three), LARGE).splitlines()
-    begin = next(number for number, line in enumerate(lines) if "ALLOCATED" in line)
-    assert lines[:begin] == without[:begin]
-
-
-@pytest.mark.parametrize("users", [0, 1, 60])
-@examples(25)
-@given(columns=st.integers(72, 220), room=st.integers(0, 60))
-def test_the_history_has_exactly_its_size(users, columns, room):
-    now = many(users, 50) if users else snapshot()
-    history = History()
-    for second in range(3):
-        history.add({**now, "at": AT_S + second})
-    lines = text(history_lines(history, now, PLAIN, columns, room))
-    assert [cell_len(line) for line in lines] == [columns] * room
 
 
 # -- text and bars of exact width --------------------------------------------------------------

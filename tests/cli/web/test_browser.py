@@ -206,7 +206,7 @@ def test_each_view_shows_what_the_daemon_tells(browser, shown):
     wait_for("the shares", lambda: browser.has("lab.bob"))
     shares = browser.run("return [...document.querySelectorAll('#shares b')].map(e => e.innerText)")
     assert shares == ["lab.alice", "lab.bob", "carol"]
-    told = browser.text("#shares figure")
+    told = browser.text("#shares .bar")
     assert "50 % of gpu; entitled to 50 %; 1 running, 1 waiting" in told
     assert "9.1 used, 13 of 16 allocated, 2.2 outside" in browser.text("#bars")
     visit(browser, "queue")

@@ -18,7 +18,7 @@ from cli.web.conftest import Site
 from drfd_cli.commands import web
 from drfd_cli.web.serving import listen_on_port, server_of
 
-PATHS = ("", "page.js", "page.css", "events", "past", "history", "jobs/40")
+PATHS = ("", "page.js", "page.css", "events", "history", "jobs/40")
 
 
 # -- who may see it ----------------------------------------------------------------------------
@@ -65,7 +65,7 @@ def test_another_host_name_is_refused_even_with_the_token(site, host):
     assert site.get("", HOST="localhost", Host="localhost").status == 400, "two"
 
 
-@pytest.mark.parametrize("path", [*PATHS[:3], "past", "nothing"])
+@pytest.mark.parametrize("path", [*PATHS[:3], "nothing"])
 def test_every_reply_forbids_what_the_page_does_not_need(site, path):
     for has_cookie in (True, False):
         headers = site.get(path, has_cookie=has_cookie).headers
@@ -200,9 +200,6 @@ async def test_a_stream_has_each_new_snapshot_and_says_what_is_wrong_with_it(sit
     assert await anext(lines) == b":\n\n"
     site.is_over = True
     assert [line async for line in lines] == []
-    past = json.loads((await site.ask("past")).body)
-    assert past["at"] == [AT_S, AT_S + 6]
-    assert past["nodes"]["root.lab.alice"] == {"share": [0.5, 0.5], "entitlement": [0.5, 0.5]}
 
 
 async def test_no_more_pages_than_sixteen_are_open_and_a_closed_one_makes_room(site):
@@ -229,7 +226,7 @@ async def test_a_daemon_that_answers_no_question_keeps_nobody_from_the_page(site
     reply = await site.ask("history")
     assert reply.status == 503
     assert json.loads(reply.body)["error"].startswith("the daemon has not answered")
-    assert (await site.ask("page.js")).status == (await site.ask("past")).status == 200
+    assert (await site.ask("page.js")).status == 200
     site.is_over = True
     assert {json.loads((await each).body)["error"] for each in asking} == {"the page ends"}
     answer.set()
