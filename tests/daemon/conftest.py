@@ -8,20 +8,12 @@ from typing import Any
 
 import pytest
 
-from daemon.desk import DISK, Desk, OwnPrograms, Shell
+from daemon.desk import Desk, Shell, make_desk_over, open_shell
 from drfd.core.fairness.rules import Rules
-from drfd.core.model.job import Job, Now
-from drfd.daemon.config import Config, Site, UserLimits
-from drfd.daemon.engine.engine import Engine
-from drfd.daemon.handlers.doctor import InstallContext
-from drfd.daemon.handlers.requests import Requests
-from drfd.daemon.launcher_link.link import Link, Links
-from drfd.daemon.launcher_link.messages import LaunchSettings
-from drfd.daemon.monitoring.meter import Curves, Meter
-from drfd.daemon.monitoring.reserves import Reserves
-from drfd.journal.files import Reserve
+from drfd.core.model.job import Now
+from drfd.daemon.config import Config
 from drfd.journal.journal import Journal
-from fakes import FakeHost, now, rules
+from fakes import now, rules
 
 
 @pytest.fixture
@@ -36,12 +28,7 @@ def make_shell(tmp_path):
         ready: bool = True,
         clock: Callable[[], Now] = now,
     ) -> Shell:
-        book = journal(tmp_path / "journal.sqlite")
-        host = FakeHost(ready=ready)
-        changed: list[Job] = []
-        engine = Engine(journal=book, rules=by or rules(), launchers=host, clock=clock)
-        engine.listeners.append(changed.append)
-        opened.append(Shell(engine, book, host, changed))
+        opened.append(open_shell(tmp_path, by or rules(), journal, ready=ready, clock=clock))
         return opened[-1]
 
     yield make
@@ -75,32 +62,7 @@ def make_desk(make_shell, tmp_path):
         **shell_options: Any,
     ) -> Desk:
         shell = make_shell(**shell_options)
-        told: list[bool] = []
-        meter = Meter(lambda: 0.0)
-        link = Link(
-            socket_path=tmp_path / "launcher.sock",
-            settings=LaunchSettings([DISK], max_pids=64, cores_by="quota"),
-            meter=meter,
-        )
-        # As if it had connected.
-        link.away_since_s = None
-        requests = Requests(
-            engine=shell.engine, config=config or Config(),
-            site=Site(shell.engine.rules, (DISK,), (config or Config()).defaults, ("a warning",)),
-            meter=meter, curves=Curves(meter, shell.journal, now), links=Links(link),
-            reserves=Reserves(
-                Reserve(tmp_path / "reserve", most_bytes=0),
-                lambda: UserLimits(reserve_disk_bytes=0), memory=list,
-            ),
-            install=InstallContext(
-                uid=0, config_file=Path("/etc/drfd/drfd.toml"), is_systems=True, is_service=False,
-                has_systemd=False, lingers=False,
-            ),
-            takes_root=takes_root, reload=lambda: requests.site, shut_down=lambda *,
-            after_jobs: told.append(after_jobs), mono=mono,
-        )  # fmt: skip
-        requests.history.children = OwnPrograms(requests.history.children.kind, patience_s=60)
-        return Desk(shell, requests, link, told)
+        return make_desk_over(shell, tmp_path, config or Config(), takes_root, mono)
 
     return make
 

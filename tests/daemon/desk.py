@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
 
@@ -13,14 +15,21 @@ import msgspec
 from drfd.common.errors import DrfdError, HostError
 from drfd.core.decisions.stimuli import Actor, RemovedReport, Stimulus
 from drfd.core.explain.forecast import Forecast
+from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.queue import ArrayState
 from drfd.core.model import events as ev
-from drfd.core.model.job import Job
+from drfd.core.model.job import Job, Now
 from drfd.daemon.children.children import Children
+from drfd.daemon.config import Config, Site, UserLimits
 from drfd.daemon.engine.engine import Engine, Work
+from drfd.daemon.handlers.doctor import InstallContext
 from drfd.daemon.handlers.requests import Requests
-from drfd.daemon.launcher_link.link import Link
+from drfd.daemon.launcher_link.link import Link, Links
+from drfd.daemon.launcher_link.messages import LaunchSettings
+from drfd.daemon.monitoring.meter import Curves, Meter
+from drfd.daemon.monitoring.reserves import Reserves
 from drfd.host.disks import Disk
+from drfd.journal.files import Reserve
 from drfd.journal.journal import Journal
 from drfd.journal.submissions import Payload
 from drfd.protocol import replies
@@ -149,6 +158,57 @@ class OwnPrograms(Children):
         work = prepare()
         found = [*import_module(work.module).answers(work.task)][-1]
         return msgspec.json.decode(msgspec.json.encode(found))
+
+
+def open_shell(
+    directory: Path,
+    by: Rules,
+    journal: type[Journal] = Journal,
+    *,
+    ready: bool = True,
+    clock: Callable[[], Now] = now,
+) -> Shell:
+    book = journal(directory / "journal.sqlite")
+    host = FakeHost(ready=ready)
+    changed: list[Job] = []
+    engine = Engine(journal=book, rules=by, launchers=host, clock=clock)
+    engine.listeners.append(changed.append)
+    return Shell(engine, book, host, changed)
+
+
+def make_desk_over(
+    shell: Shell,
+    directory: Path,
+    config: Config,
+    takes_root: bool = True,
+    mono: Callable[[], float] = time.monotonic,
+) -> Desk:
+    told: list[bool] = []
+    meter = Meter(lambda: 0.0)
+    link = Link(
+        socket_path=directory / "launcher.sock",
+        settings=LaunchSettings([DISK], max_pids=64, cores_by="quota"),
+        meter=meter,
+    )
+    # As if it had connected.
+    link.away_since_s = None
+    requests = Requests(
+        engine=shell.engine, config=config,
+        site=Site(shell.engine.rules, (DISK,), config.defaults, ("a warning",)),
+        meter=meter, curves=Curves(meter, shell.journal, now), links=Links(link),
+        reserves=Reserves(
+            Reserve(directory / "reserve", most_bytes=0),
+            lambda: UserLimits(reserve_disk_bytes=0), memory=list,
+        ),
+        install=InstallContext(
+            uid=0, config_file=Path("/etc/drfd/drfd.toml"), is_systems=True, is_service=False,
+            has_systemd=False, lingers=False,
+        ),
+        takes_root=takes_root, reload=lambda: requests.site,
+        shut_down=lambda *, after_jobs: told.append(after_jobs), mono=mono,
+    )  # fmt: skip
+    requests.history.children = OwnPrograms(requests.history.children.kind, patience_s=60)
+    return Desk(shell, requests, link, told)
 
 
 def look_ahead(engine: Engine) -> Forecast:

@@ -26,10 +26,12 @@ from typing import Any, NoReturn
 TESTS = Path(__file__).parents[1]
 sys.path.insert(0, str(TESTS))
 
+from daemon.desk import make_desk_over, open_shell  # noqa: E402
 from drfd.client.connection import Connection  # noqa: E402
 from drfd.common import indices, units  # noqa: E402
 from drfd.common.errors import ConfigError, DrfdError, Refused  # noqa: E402
 from drfd.core.model.job import Actor  # noqa: E402
+from drfd.daemon.config import Config, parse  # noqa: E402
 from drfd.daemon.server import encode  # noqa: E402
 from drfd.host import disks, measurements  # noqa: E402
 from drfd.launcher import attempt_files, protocol  # noqa: E402
@@ -40,6 +42,7 @@ from drfd_cli import output  # noqa: E402
 from drfd_cli.slurm import sbatch_options  # noqa: E402
 from drfd_cli.submission.job_line import check_options, directives  # noqa: E402
 from drfd_experiments.alloc import read_spec  # noqa: E402
+from fakes import rules  # noqa: E402
 
 CORPUS = TESTS / "data" / "fuzz"
 Target = Callable[[bytes], object]
@@ -86,8 +89,6 @@ def attempt(data: bytes) -> None:
 
 
 def config(data: bytes) -> None:
-    from drfd.daemon.config import parse
-
     try:
         tree = tomllib.loads(data.decode(errors="replace"))
     except (ValueError, RecursionError):
@@ -218,57 +219,14 @@ class Desk:
             _check_line(error, b"")
         except TimeoutError:
             assert isinstance(request, messages.WaitRequest), "no answer"
-        self._host.take()
+        self._shell.host.take()
 
     def _open(self) -> None:
-
-        from daemon.desk import DISK
-        from drfd.daemon.config import Config, Site, UserLimits
-        from drfd.daemon.engine.engine import Engine
-        from drfd.daemon.handlers.doctor import InstallContext
-        from drfd.daemon.handlers.requests import Requests
-        from drfd.daemon.launcher_link.link import Link, Links
-        from drfd.daemon.launcher_link.messages import LaunchSettings
-        from drfd.daemon.monitoring.meter import Curves, Meter
-        from drfd.daemon.monitoring.reserves import Reserves
-        from drfd.journal.journal import Journal
-        from fakes import FakeHost, now, rules
-
         shm = Path("/dev/shm")
         self._place = tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None)
         place = Path(self._place.name)
-        self._host = FakeHost(ready=True)
-        self._journal = Journal(place / "journal.sqlite")
-        self._engine = Engine(journal=self._journal, rules=rules(), launchers=self._host, clock=now)
-        meter = Meter(lambda: 0.0)
-        link = Link(
-            socket_path=place / "launcher.sock",
-            settings=LaunchSettings([DISK], max_pids=64, cores_by="quota"),
-            meter=meter,
-        )
-        site = Site(self._engine.rules, (DISK,), Config().defaults, ())
-        self._requests = Requests(
-            engine=self._engine,
-            config=Config(),
-            site=site,
-            meter=meter,
-            curves=Curves(meter, self._journal, now),
-            links=Links(link),
-            reserves=Reserves(
-                self._journal.reserve, lambda: UserLimits(reserve_disk_bytes=0), memory=list
-            ),
-            install=InstallContext(
-                uid=0,
-                config_file=Path("/etc/drfd/drfd.toml"),
-                is_systems=True,
-                is_service=False,
-                has_systemd=False,
-                lingers=False,
-            ),
-            takes_root=True,
-            reload=lambda: site,
-            shut_down=lambda *, after_jobs: None,
-        )
+        self._shell = open_shell(place, rules())
+        self._requests = make_desk_over(self._shell, place, Config()).requests
 
     def close(self) -> None:
         self._forget()
@@ -276,8 +234,8 @@ class Desk:
 
     def _forget(self) -> None:
         self._requests.close()
-        self._engine.ledger.check()
-        self._journal.close()
+        self._shell.engine.ledger.check()
+        self._shell.journal.close()
         self._place.cleanup()
 
 

@@ -2,8 +2,8 @@
 with cgroups; `--alone`, of whoever starts it, without anybody who attacks.
 
 Two users work, each with a record of their own, and a third one does all that `bench/attackers.py`
-knows, one attack after the other; alone, only whoever started it works, on a small machine, partly
-with ranges of cores. Meanwhile somebody is killed again and again: the controller, the launcher,
+knows, one attack after the other; alone, only whoever started it works, on a small machine.
+Meanwhile somebody is killed again and again: the controller, the launcher,
 both, the launcher's supervisor, a runner, any other process of drfd's, or stopped for a while; and
 the kernel's limits of all running jobs never sum up to more than the capacity.
 
@@ -41,7 +41,6 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.resources import Axes
 from drfd.journal.journal import Journal
-from drfd.launcher import attempt_files
 from fakes import tables
 from instance import (
     BIN,
@@ -56,7 +55,7 @@ from instance import (
 from kernel import Kernel
 from tests.bench.attackers import ATTACKS
 from torture.victims import Victim
-from torture.worker import CORES_MILLI, FATES, MEMORY_BYTES
+from torture.worker import FATES, MEMORY_BYTES
 
 ATTACKER = (Path(__file__).parents[1] / "bench" / "attackers.py").read_text()
 WORKER = Path(__file__).with_name("worker.py").read_text()
@@ -75,10 +74,9 @@ ODDS = {
     "straggler": 1.0,
     "signalled": 1.0,
     "late": 1.0,
-    "ranged": 0.15,
 }
 #: Those that cannot be had without cgroups.
-_CONFINED = {"straggler", "signalled", "late", "ranged"}
+_CONFINED = {"straggler", "signalled", "late"}
 #: Weights of who dies.
 _DEATHS = {
     "controller": 4,
@@ -381,30 +379,7 @@ class Siege:
             booked, running = nodes["root"]["usage"]["memory"], nodes["root"]["running"]
             assert booked == running * MEMORY_BYTES <= room, (booked, running)
             assert set(limits.values()) <= {MEMORY_BYTES}, limits
-        self.counts["looks at ranges"] += self._look_at_quotas()
         self.counts["looks"] += 1
-
-    def _look_at_quotas(self) -> int:
-        """The quota of each job with a cgroup that a worker has written down is at its upper end.
-        Return at how many jobs with a range it has looked."""
-        kernel, seen = Kernel(), 0
-        self._read_records()
-        for path in (self.victim.state / "launcher/attempts").glob("*.*"):
-            with suppress(OSError):
-                attempt = attempt_files.parse(path.read_bytes())
-                if attempt is None or attempt.launched is None or attempt.is_over:
-                    continue
-                cgroup = attempt.created.get("cgroup")
-                record = self._jobs.get(int(path.name.partition(".")[0]))
-                if cgroup is not None and record is not None:
-                    most_milli = record["most_milli"]
-                    top = Path(kernel.v2 or kernel.v1["cpu"], str(cgroup))
-                    ceiling = _ceiling(top, is_v2=kernel.v2 is not None)
-                    assert ceiling is not None, path
-                    is_there = abs(ceiling * 1000 - most_milli) <= most_milli * 0.01
-                    assert is_there, (path, ceiling, most_milli)
-                    seen += most_milli != CORES_MILLI
-        return seen
 
     def _read_records(self) -> None:
         for name in self._workers:
@@ -539,18 +514,6 @@ class Siege:
         return job_id in self.orphans
 
 
-def _ceiling(cgroup: Path, *, is_v2: bool) -> float | None:
-    """In cores. Raises OSError if the cgroup is gone."""
-    if is_v2:
-        quota, period = (cgroup / "cpu.max").read_text().split()
-        return None if quota == "max" else int(quota) / int(period)
-    # The period is doubled by the kernel now and then, together with the quota.
-    quota_us, period_us, again_us = (
-        int((cgroup / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period", "quota")
-    )
-    return None if min(quota_us, again_us) < 0 else again_us / period_us
-
-
 def _pids() -> list[int]:
     return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
 
@@ -591,8 +554,6 @@ def siege(
         settings, users = ROOMY + limit, {}
     victim = Victim(settings)
     made = Siege(victim, users, Random(seed), per_second, least_deaths)
-    if not is_alone:
-        del made.odds["ranged"]
     try:
         if not is_alone:
             users |= {who: add_account(name) for who, name in names.items()}

@@ -18,7 +18,6 @@ from drfd.client.connection import Connection
 from drfd.common.errors import DrfdError, Refused, Unavailable
 
 _WAIT = "while :; do sleep 0.1; done"
-_BUSY = "while :; do :; done"
 #: Fate: the script, and the ends that are right (state, exit code).
 FATES: dict[str, tuple[str, tuple[tuple[str, int | None], ...]]] = {
     "good": ("exit 0", (("COMPLETED", 0),)),
@@ -32,14 +31,9 @@ FATES: dict[str, tuple[str, tuple[tuple[str, int | None], ...]]] = {
     "long": ("sleep 6; exit 8", (("FAILED", 8),)),
     "retried": ("sleep 1; exit 9", (("FAILED", 9),)),
     "late": ("sleep 1000", (("TIMEOUT", None),)),
-    "ranged": (
-        f"{_BUSY} & a=$!; {_BUSY} & b=$!; sleep 20; kill $a $b; exit 6",
-        (("FAILED", 6),),
-    ),
 }
-#: What each job declares; and, of those with a range, the upper ends and the pools.
+#: What each job declares.
 CORES_MILLI, MEMORY_BYTES = 200, 32 << 20
-UPPER_ENDS_MILLI, POOLS = (400, 2000, 4000, 4000, 4000, 4000), ("A", "B")
 #: Of all submissions, this part is made by the program `drf`.
 _BY_PROGRAM = 0.05
 
@@ -120,14 +114,9 @@ class Worker:
             "retry": {"times": 2, "on": ["LOST"]} if fate == "retried" else None,
             **self._fields,
         }
-        most = CORES_MILLI
-        if fate == "ranged":
-            most = self._chance.choice(UPPER_ENDS_MILLI)
-            fields["demand"]["cores_max_milli"] = most
-            fields["pool"] = self._chance.choice(POOLS)
         job_id = self._asked("submit", **fields)
         if job_id is not None:
-            self._remember(job_id, fate, number, most)
+            self._remember(job_id, fate, number)
 
     def _submit_by_program(self, number: int, place: Path) -> None:
         """As people do it."""
@@ -144,11 +133,11 @@ class Worker:
         if done.returncode != 0:
             self._note(refused=done.stderr.strip(), code=done.returncode)
             return
-        self._remember(int(done.stdout), "bad", number, CORES_MILLI)
+        self._remember(int(done.stdout), "bad", number)
 
-    def _remember(self, job_id: int, fate: str, number: int, most_milli: int) -> None:
+    def _remember(self, job_id: int, fate: str, number: int) -> None:
         """It has been taken just now."""
-        self._note(id=job_id, number=number, fate=fate, most_milli=most_milli)
+        self._note(id=job_id, number=number, fate=fate)
         self._fates[job_id] = fate, number
         now = time.monotonic()
         self._later += [(now + in_s, verb, job_id) for in_s, verb in deeds(fate, self._chance)]
