@@ -8,7 +8,6 @@ without reason, and no job starves.
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
 from random import Random
@@ -496,29 +495,6 @@ def hurts(state: Pass, kept: Reservation, path: str, job_id: int, now_s: float) 
     if kept.is_drain and not within(ask.demand, left):
         return True
     return now_s + ask.length_s > kept.start_s and not within(ask.demand, kept.extras[path])
-
-
-def test_a_pass_looks_once_at_each_running_job_however_many_users_are_at_their_limits():
-    """With 400 such users every pass took more than a second."""
-
-    class Counting(TreeMachine):
-        def context(self, held: Mapping[int, Vector]) -> PassContext:
-            context, self.looks = super().context(held), Counter[int]()
-
-            def leaf(job_id: int) -> str:
-                self.looks[job_id] += 1
-                return context.leaf(job_id)
-
-            return replace(context, leaf=leaf)
-
-    leaves = [f"root.{number}" for number in range(9)]
-    tree = Tree((27,), {leaf: Rule(limit=(2,)) for leaf in leaves})
-    arrivals = [Arrival(0, leaf, (cores,), 9, 9) for leaf in leaves for cores in (1, 2)]
-    machine = Counting(TreeStream(tree, arrivals, Patience(0, 5)))
-    passes = machine.passes()
-    next(passes)
-    assert len(all_reserved(next(passes))) == len(machine.running) == len(leaves)
-    assert machine.looks == dict.fromkeys(machine.running, 1)
 
 
 # -- on machines of other kinds --------------------------------------------------------------------

@@ -280,63 +280,6 @@ def test_the_work_of_a_launch_and_an_end_grows_far_less_than_users_and_queues(de
     assert wider < 4 * few
 
 
-def line_of(job_id: int) -> Line:
-    line = Line()
-    line.add((0, job_id))
-    return line
-
-
-def test_nobody_is_looked_at_when_nothing_fits():
-    def lines(users: int) -> int:
-        queues: dict[str, LeafQueue] = {}
-        for user in range(users):
-            queues[f"root.u{user}"] = {(2,): line_of(user)}
-        wait_index = WaitIndex(LeafTables(queues=queues, used={}, shares=FairShare((9,))))
-        assert run_pass(wait_index, free=(1,), pass_context=None).admitted == []
-        with lines_counted() as found:
-            assert run_pass(wait_index, free=(1,), pass_context=None).admitted == []
-        return found[0]
-
-    assert lines(2_000) == lines(10)
-
-
-def test_a_change_elsewhere_costs_nothing_for_vectors_that_do_not_fit():
-    """Somebody may submit thousands of jobs of which no two ask for the same: each pass of all took
-    6 ms beside 4,000."""
-
-    def lines(vectors: int) -> int:
-        waiting: LeafQueue = {(9, each): line_of(each) for each in range(vectors)}
-        queues = {"root.many": waiting}
-        used = {"root.p.other": (1, 1)}
-        shares = FairShare((9, vectors))
-        wait_index = WaitIndex(LeafTables(queues=queues, used=used, shares=shares))
-        run_pass(wait_index, free=(8, 0), pass_context=None)
-        used["root.p.other"] = (2, 1)
-        wait_index.touch("root.p.other")
-        with lines_counted() as found:
-            assert run_pass(wait_index, free=(7, 0), pass_context=None).admitted == []
-        return found[0]
-
-    assert lines(600) < lines(100) + 50
-
-
-def test_of_unlike_jobs_that_fit_a_pass_looks_at_the_first_alone():
-    """Beside 20,000 of them each end of a job took 60 to 120 ms."""
-
-    def lines(vectors: int) -> int:
-        queues: dict[str, LeafQueue] = {
-            "root.many": {(1, each): line_of(each) for each in range(vectors)}
-        }
-        shares = FairShare((9, vectors))
-        wait_index = WaitIndex(LeafTables(queues=queues, used={}, shares=shares))
-        assert run_pass(wait_index, free=(0, vectors), pass_context=None).admitted == []
-        with lines_counted() as found:
-            assert run_pass(wait_index, free=(1, vectors), pass_context=None).admitted == [0]
-        return found[0]
-
-    assert lines(2_000) < lines(100) + 50
-
-
 # -- the queue of a leaf ---------------------------------------------------------------------------
 
 

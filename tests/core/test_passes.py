@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from core.worlds import CAROL, DAVE, change, lines_counted, of, pass_of, submit, why
+from core.worlds import CAROL, DAVE, change, of, pass_of, submit, why
 from drfd.core.decisions.stimuli import RemovedReport
 from drfd.core.explain.waits import OwesIdle
 from drfd.core.fairness.rules import Pool, Preempting, ReservationSettings, Rules
@@ -200,16 +200,6 @@ def test_only_the_last_two_jobs_that_count_decide_an_estimate(ended_jobs, cores)
     last = [run_s for each, run_s in reversed(ended_jobs) if 10 * each >= cores][:2]
     expected_s = max(60, last[0] + last[-1]) if last else 3600
     assert run_times.length_s(of(BOB, cores, 0, limit_s=None)) == expected_s
-
-
-def test_jobs_of_ever_smaller_sizes_are_not_all_remembered():
-    """Each of them could count for some job."""
-    run_times = RunTimes()
-    for number in range(1000):
-        run_times.add("bob", 1.0, share=0.998**number)
-    with lines_counted() as lines:
-        run_times.add("bob", 1.0, share=0.01)
-    assert lines[0] < 1000
 
 
 # -- preemption ------------------------------------------------------------------------------------

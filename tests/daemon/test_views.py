@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from core.worlds import lines_counted
 from daemon.desk import Desk
-from drfd.core.decisions import stimuli as st
 from drfd.core.explain.waits import HeldBy, Holder, ResourceShortage, Shortfall, TooLittleFree
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
@@ -510,24 +508,6 @@ async def test_a_row_of_an_array_that_has_ended_since_has_no_reason(desk):
     waiting = [row for row in rows if isinstance(row, Tasks)]
     await desk.ask(ALICE, op="cancel", select={"ids": [4]})
     assert lookup.row_view(waiting[-1], ALICE)["reason"] is None
-
-
-async def test_a_reason_looks_at_few_of_thousands_of_unlike_jobs(make_desk):
-    def lines(count: int) -> int:
-        desk = make_desk(by=rules(memory_gib=99))
-        first = demand(9, 1)
-        asks = [replace(first, memory_bytes=first.memory_bytes + at) for at in range(count)]
-        desk.shell.turn(*[st.SubmitAsked(now(), spec(asks=each)) for each in asks])
-        desk.shell.turn(st.SubmitAsked(now(), spec(actor=BOB, pool="root.bob", asks=first)))
-        engine = desk.shell.engine
-        desk.shell.host.take()
-        lookup = Lookup(engine, desk.requests.meter)
-        with lines_counted() as found:
-            assert lookup.reason(engine.ledger.jobs[engine.ledger.next_id - 1]) is not None
-        return found[0]
-
-    few, many = lines(210), lines(420)
-    assert many < few + 100
 
 
 async def test_who_has_not_read_the_last_line_gets_no_other_and_then_the_newest(stand, monkeypatch):
