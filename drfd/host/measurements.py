@@ -22,10 +22,15 @@ import psutil
 from drfd.core.decisions.outcome import Sample
 from drfd.core.model.job import Usage
 from drfd.host.disks import SYS_DEV_BLOCK
-from drfd.linux.kernel_files import get, word_in
+from drfd.linux.kernel_files import get, get_record, word_in
 
 _NO_LIMIT = 1 << 60
-_ARC = Path("/proc/spl/kstat/zfs/arcstats")
+_ARC = "/proc/spl/kstat/zfs/arcstats"
+_MEMORY = re.compile(r"^(MemTotal|MemAvailable): +(\d+) kB$", re.MULTILINE | re.ASCII)
+_OWN_CGROUPS = "/proc/self/cgroup"
+_LIMIT_V1 = "memory.limit_in_bytes"
+#: Limits of cgroup v2: the hard one, and that beyond which the kernel slows processes down.
+_MAX, _HIGH = "memory.max", "memory.high"
 #: Columns of a line of /proc/stat: user, system, irq, softirq (proc(5)). Not nice: such processes
 #: get only time that no other process wants.
 _BUSY = (0, 2, 5, 6)
@@ -56,19 +61,17 @@ class MachineUse:
 
 def read_machine() -> Machine:
     """Return the cores and memory that this process may use: in a container, the container's."""
-    memory = psutil.virtual_memory().total
     return Machine(
         cores_milli=len(os.sched_getaffinity(0)) * 1000,
-        memory_bytes=min(memory, own_memory_limit()),
+        memory_bytes=min(_machine_memory()[0], own_memory_limit()),
     )
 
 
-def read_machine_use(proc_self_cgroup: str = "/proc/self/cgroup") -> MachineUse:
+def read_machine_use(proc_self_cgroup: str = _OWN_CGROUPS) -> MachineUse:
     """Return the use of the cores and the memory that `read_machine` returns."""
-    memory = psutil.virtual_memory()
-    total, available = memory.total, memory.available + _spare_arc_bytes()
-    for directory, limit in _memory_limits(proc_self_cgroup):
-        if limit < memory.total:
+    total, available = machine_bytes, _ = _machine_memory()
+    for directory, limit in _memory_limits(proc_self_cgroup, _MAX):
+        if limit < machine_bytes:
             total = min(total, limit)
             available = min(available, limit - (kept_memory(directory) or 0))
     times = read_cpu_times()
@@ -90,24 +93,27 @@ class MemoryHeadroom:
     total_bytes: int
 
 
-def spare_memory(proc_self_cgroup: str = "/proc/self/cgroup") -> list[MemoryHeadroom]:
+def spare_memory(proc_self_cgroup: str = _OWN_CGROUPS) -> list[MemoryHeadroom]:
     """Return the free memory of the machine, and of each cgroup with a limit that we are in. Limits
     beyond which the kernel only slows processes down (memory.high) are included."""
-    memory = psutil.virtual_memory()
-    found = [MemoryHeadroom("the machine", memory.available + _spare_arc_bytes(), memory.total)]
-    for name in (None, "memory.high"):
-        for directory, limit in _memory_limits(proc_self_cgroup, name):
-            if limit < memory.total:
-                left = max(0, limit - (kept_memory(directory) or 0))
-                found.append(MemoryHeadroom(f"the cgroup {directory}", left, limit))
+    total, available = _machine_memory()
+    found = [MemoryHeadroom("the machine", available, total)]
+    for directory, limit in _memory_limits(proc_self_cgroup, _MAX, _HIGH):
+        if limit < total:
+            left = max(0, limit - (kept_memory(directory) or 0))
+            found.append(MemoryHeadroom(f"the cgroup {directory}", left, limit))
     return found
 
 
-def _spare_arc_bytes() -> int:
+def _machine_memory() -> tuple[int, int]:
+    """Return the bytes of this machine's memory, and those available: what nobody uses, or the
+    kernel or ZFS can reclaim at once."""
+    found = {name: int(kib) << 10 for name, kib in _MEMORY.findall(get_record("/proc/meminfo"))}
     try:
-        return spare_arc(_ARC.read_text())
+        spare = spare_arc(get(_ARC))
     except OSError:
-        return 0
+        spare = 0
+    return found["MemTotal"], found["MemAvailable"] + spare
 
 
 def spare_arc(arcstats: str) -> int:
@@ -140,28 +146,30 @@ def cpu_times(stat: str, cpus: set[int]) -> CpuTimes:
     return CpuTimes(busy / _TICKS_PER_S, niced / _TICKS_PER_S, stolen / _TICKS_PER_S)
 
 
-def own_memory_limit(proc_self_cgroup: str = "/proc/self/cgroup") -> int:
+def own_memory_limit(proc_self_cgroup: str = _OWN_CGROUPS) -> int:
     """Return the memory limit of the cgroup that we were started in, or a very large number."""
-    return min([_NO_LIMIT, *(limit for _, limit in _memory_limits(proc_self_cgroup))])
+    return min([_NO_LIMIT, *(limit for _, limit in _memory_limits(proc_self_cgroup, _MAX))])
 
 
-def _memory_limits(proc_self_cgroup: str, file_v2: str | None = None) -> Iterator[tuple[Path, int]]:
-    """Yield the hard limits, or those in `file_v2` of cgroup v2, with their directories."""
-    for line in Path(proc_self_cgroup).read_text().splitlines():
+def _memory_limits(proc_self_cgroup: str, *names_v2: str) -> Iterator[tuple[str, int]]:
+    """Yield the limits in these files of cgroup v2, and the hard ones of version 1, of our cgroup
+    and its ancestors, all of which hold, with their directories."""
+    for line in get(proc_self_cgroup).splitlines():
         _, controllers, path = line.split(":", 2)
-        if "memory" in controllers.split(",") and file_v2 is None:
-            yield from _limits_above("/sys/fs/cgroup/memory", path, "memory.limit_in_bytes")
+        if "memory" in controllers.split(","):
+            mount, names = "/sys/fs/cgroup/memory", [_LIMIT_V1]
         elif not controllers:
-            yield from _limits_above("/sys/fs/cgroup", path, file_v2 or "memory.max")
-
-
-def _limits_above(mount: str, path: str, name: str) -> Iterator[tuple[Path, int]]:
-    """Yield the limits of a cgroup and of its ancestors, all of which hold, with directories."""
-    here = Path(mount + path)
-    for directory in (here, *here.parents):
-        # The file is missing, or contains "max".
-        if (text := word_in(f"{directory}/{name}")).isdecimal():
-            yield directory, int(text)
+            mount, names = "/sys/fs/cgroup", [*names_v2]
+        else:
+            continue
+        while True:
+            for name in names:
+                # The file is missing, or contains "max".
+                if (text := word_in(f"{mount}{path}/{name}")).isdecimal():
+                    yield mount + path, int(text)
+            if path in ("", "/"):
+                break
+            path = path.rpartition("/")[0]
 
 
 def default_reserve(memory_bytes: int) -> int:
@@ -301,9 +309,9 @@ def pinned_cpus(mounts: Mapping[str, str], cgroup: str) -> str | None:
     return (text("cpuset.cpus") or None) if is_pinned else None
 
 
-def kept_memory(directory: Path) -> int | None:
+def kept_memory(directory: str) -> int | None:
     """Return the memory that the kernel cannot drop in a cgroup, of either version, and below."""
-    return _read({UNIFIED: str(directory)}, "memory", ".", "memory.stat", _kept_memory)
+    return _read({UNIFIED: directory}, "memory", ".", "memory.stat", _kept_memory)
 
 
 def _kept_memory(text: str) -> int:

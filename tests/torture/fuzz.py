@@ -167,13 +167,13 @@ class Files:
 
     def __call__(self, data: bytes) -> None:
         self._file.write_bytes(data)
-        place, directory = Path(self._place.name), self._place.name
+        directory = self._place.name
         v1 = dict.fromkeys(("memory", "cpuacct", "cpu", "blkio", "cpuset", "pids"), directory)
         for mounts in (v1, {measurements.UNIFIED: directory}):
             measurements.sample_cgroup(mounts, ".", 1.0)
             measurements.peak_memory(mounts, ".")
             measurements.pinned_cpus(mounts, ".")
-        measurements.kept_memory(place)
+        measurements.kept_memory(directory)
         cgroup_files.judge_v1(cgroup_files.read_counters(cgroup_files.counters_v1(v1)))
         cgroup_files.judge_v2(cgroup_files.read_counters(cgroup_files.counters_v2(directory)))
         cgroup_files.regions_of_gpus(directory)
