@@ -18,7 +18,6 @@ import pytest
 from daemon.desk import Desk, View, look_ahead
 from drfd.common.errors import HostError, Refused, Unavailable
 from drfd.core.decisions.stimuli import SubmitAsked
-from drfd.daemon.children import children as children_module
 from drfd.daemon.children.children import Children, Work, WorkKind
 from drfd.daemon.children.forecasts import (
     Question,
@@ -174,21 +173,6 @@ async def test_who_waits_too_long_is_told_so_and_the_child_is_killed():
         assert await failure(each) == ("ending", "the daemon ends")
 
 
-async def test_two_compute_at_a_time_and_a_third_waits_for_its_turn():
-    by = children()
-    long = [asyncio.ensure_future(computed(by, sleep)) for _ in range(2)]
-    pids = await begun(by, 2)
-    third = asyncio.ensure_future(computed(by, lambda: [3]))
-    for _ in range(10):
-        await asyncio.sleep(0)
-    assert not third.done() and sorted(by.pids) == pids
-    os.kill(pids[0], signal.SIGKILL)
-    assert await third == 3
-    by.close()
-    for each in long:
-        await failure(each)
-
-
 @pytest.mark.slow
 async def test_work_that_takes_too_long_is_answered_as_far_as_it_goes():
     def endless() -> Iterator[int]:
@@ -227,21 +211,6 @@ async def test_where_there_can_be_no_process_the_estimate_is_missing_alone(
     assert (await why(desk, job_id))["job"]["expected_start_at"] == now(600).at_s
     with pytest.raises(Refused, match="99 cores"):
         await dry_run(desk, cores=99)
-
-
-async def test_the_loop_rests_between_two_forks(desk, monkeypatch):
-    """Who asks one question after the other held it a fifth of the time."""
-    monkeypatch.setattr(children_module, "_RESTS", 1e6)
-    job_id = await waiting_job(desk)
-    parts = desk.requests.forecasts
-    assert (await parts.ask(lambda: StartQuestion(job_id, smaller=False))).start_s is not None
-    again = asyncio.ensure_future(parts.ask(lambda: StartQuestion(job_id, smaller=False)))
-    for _ in range(100):
-        await asyncio.sleep(0)
-    assert not parts.children.pids
-    again.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await again
 
 
 # -- forecasts ---------------------------------------------------------------------------------

@@ -169,22 +169,6 @@ def test_limits_by_hour_are_adopted_at_their_hour_and_what_runs_runs_on(make_she
     assert caplog.messages[0] == "event=limits path=lab cores=4"
 
 
-def test_a_reload_keeps_limits_by_hour_or_takes_them_back(make_shell):
-    by = replace(rules(), pools={"lab": Pool()})
-    shell = make_shell(by=by, clock=lambda: now(5000))
-    shell.engine.adopt_limit_hours(by_hour())
-    shell.turn(of_lab())
-    assert shell.host.take() == []
-    shell.engine.adopt(replace(by, grace_s=20), by_hour())
-    shell.turn()
-    assert shell.host.take() == []
-    assert shell.engine.rules.limits_now == {"root.lab": {"cores": 0}}
-    shell.engine.adopt(by)
-    shell.turn()
-    assert shell.host.take() == [Launch(1, 1)]
-    assert shell.engine.due_s() is None
-
-
 def test_pools_that_jobs_are_in_and_that_are_gone_are_known(make_shell):
     by = replace(rules(), pools={"lab": Pool(), "lab.night": Pool()})
     shell = make_shell(by=by)
@@ -503,27 +487,6 @@ def test_a_job_whose_end_nobody_knows_any_more_ended_as_a_lost_one(make_shell):
     shell = make_shell()
     shell.engine.turn([])
     assert [shell.engine.ledger.jobs[each].broken for each in ids] == [Broken(1, Outcome.LOST)] * 2
-
-
-def test_what_could_not_be_written_is_told_after_a_pause(make_shell):
-    """And not again and again, as fast as the processor can."""
-    full = make_shell(journal=FullDisk)
-    job_id, ids = with_dependents(full, 2)
-    full.journal.is_full = True
-    full.engine.turn([Work(gone(job_id))])
-    assert len(untold(full, ids)) == 2
-    assert not full.engine.wants_turn
-    full.journal.is_full = False
-    full.engine.notified_at_once = 0
-    full.engine.leftovers_due_mono_s = 0.0
-    full.engine.turn([Work(gone(job_id))])
-    full.journal.is_full = True
-    full.engine.notified_at_once = 64
-    assert full.engine.wants_turn
-    full.engine.turn([])
-    assert not full.engine.wants_turn
-    assert full.engine.again_mono_s == now(0.5).mono_s
-    full.host.take()
 
 
 # -- suspensions and debts over time -----------------------------------------------------------

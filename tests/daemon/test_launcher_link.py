@@ -5,7 +5,6 @@ import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from math import inf
 from typing import Any
 
 import pytest
@@ -27,7 +26,6 @@ from daemon.fake_launcher import (
 from drfd.common.errors import HostError
 from drfd.common.units import show_cores
 from drfd.core.decisions import stimuli as st
-from drfd.core.model import job as model
 from drfd.core.model.events import Event
 from drfd.core.model.job import (
     Job,
@@ -41,7 +39,7 @@ from drfd.core.model.resources import NOTHING, Axes
 from drfd.daemon.countable import CountableResource
 from drfd.daemon.engine import engine as engine_module
 from drfd.daemon.engine.engine import Engine, Work
-from drfd.daemon.launcher_link import device_table, messages
+from drfd.daemon.launcher_link import device_table
 from drfd.daemon.launcher_link import link as link_module
 from drfd.daemon.launcher_link.core_weights import CoreWeights
 from drfd.daemon.launcher_link.link import Link, Links
@@ -98,19 +96,6 @@ def test_an_output_that_is_another_running_jobs_is_not_emptied(changes, other, e
     beside = [job, structs.replace(JOB, id=43, attempt=1, spec=replace(usual, **other))]
     order = order_for(job, JOURNAL_ID, LaunchSettings([DISK], 512, "weight"), beside=beside)
     assert order.empties_output is empties
-
-
-def test_few_paths_of_other_jobs_are_written_out_for_a_launch(monkeypatch):
-    filled = []
-    real = model.output_path
-    monkeypatch.setattr(model, "output_path", lambda *args: filled.append(args) or real(*args))
-    specs = [replace(JOB.spec, name=f"n{at}", stdout="%x.log", stderr="%x.log") for at in range(10)]
-    specs += [replace(JOB.spec, cwd=f"/{at}", stdout="n1.log", stderr="n.err") for at in range(10)]
-    first, *others = [
-        structs.replace(JOB, id=at, attempt=1, spec=spec) for at, spec in enumerate(specs)
-    ]
-    assert not model.shares_output(first, others)
-    assert len(filled) == 1
 
 
 @pytest.mark.parametrize("mode", protocol.CORES_MODES)
@@ -733,67 +718,6 @@ async def test_a_job_that_is_cancelled_while_gpus_are_looked_up_is_not_launched(
         may_answer.set()
         await b.quiet()
         assert "launch" not in [each["cmd"] for each in b.taken()]
-
-
-@asynccontextmanager
-async def rounds_of_orders(
-    monkeypatch: pytest.MonkeyPatch,
-) -> AsyncIterator[tuple[list[int], list[int]]]:
-    """The number of the loop's round, and those in which launch orders were made."""
-    make, rounds, made = messages.order_for, [0], list[int]()
-
-    def note(*given: Any, **named: Any) -> protocol.LaunchOrder:
-        made.append(rounds[0])
-        return make(*given, **named)
-
-    async def count() -> None:
-        while True:
-            rounds[0] += 1
-            await asyncio.sleep(0)
-
-    monkeypatch.setattr(messages, "order_for", note)
-    counting = asyncio.create_task(count())
-    try:
-        yield rounds, made
-    finally:
-        counting.cancel()
-
-
-async def test_orders_that_take_long_to_make_are_made_one_at_a_time(bench, monkeypatch):
-    """64 tasks with half a megabyte of arguments that started in one turn held the loop for four
-    seconds."""
-    monkeypatch.setattr(link_module, "_ROUND_S", -1.0)
-    async with bench() as b:
-        await b.ready()
-        async with rounds_of_orders(monkeypatch) as (_, made):
-            await asyncio.gather(*(b.ask(asks()) for _ in range(4)))
-            await b.ask(st.CancelAsked(now(), 3, ALICE))
-            await b.quiet()
-        launches = [each["id"] for each in b.taken() if each["cmd"] == "launch"]
-        assert [each for each in launches if each != 3] == [1, 2, 4]
-        assert len(set(made)) == len(made) == len(launches)
-
-
-async def test_jobs_with_gpus_start_as_soon_as_these_are_looked_at(bench, monkeypatch):
-    """Those that came later started first while each waited for one round more."""
-    monkeypatch.setattr(link_module, "_ROUND_S", inf)
-    looked: list[int] = []
-    async with bench(present=False) as b:
-        b.engine.adopt(with_gpus(0, 1))
-        b.link.settings = replace(b.link.settings, countables=_GPUS)
-        b.link.gpus.known = _TWO
-        await b.launcher.start()
-        await b.ready()
-        async with rounds_of_orders(monkeypatch) as (rounds, made):
-
-            async def look_up() -> None:
-                looked.append(rounds[0])
-
-            monkeypatch.setattr(b.link.gpus, "look_up", look_up)
-            await asyncio.gather(*(b.ask(st.SubmitAsked(now(), of_gpus(1))) for _ in range(2)))
-            await b.quiet()
-        assert made == looked
-        assert len(made) == 2
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import json
 import os
 import pwd
@@ -15,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -284,59 +282,7 @@ def test_the_status_counts_jobs():
     assert status(bench.ledger) == "2 running, 2 waiting, 1 suspended"
 
 
-# -- threads do not delay the end; full garbage collections are spaced out ---------------------
-
-
-class Thing:
-    """May refer to itself."""
-
-    me: Thing
-
-
-@pytest.fixture
-def gc_as_before() -> Iterator[None]:
-    before = gc.get_threshold()
-    yield
-    gc.set_threshold(*before)  # and no thaw: the tests after this one would pay for it
-
-
-def survivors(count: int) -> list[Any]:
-    return [[each] for each in range(count)]
-
-
-@pytest.mark.usefixtures("gc_as_before")
-def test_young_objects_that_refer_to_each_other_are_still_found():
-    controller.defer_full_collections()
-    thing = Thing()
-    thing.me = thing
-    is_there = weakref.ref(thing)
-    del thing
-    kept = survivors(20_000)
-    assert is_there() is None
-    assert kept
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("gc_as_before")
-def test_old_ones_are_found_now_and_then(monkeypatch):
-    controller.defer_full_collections()
-    thing = Thing()
-    gc.collect(1)
-    thing.me = thing
-    is_there = weakref.ref(thing)
-    del thing
-    kept = survivors(20_000)
-    assert is_there() is not None, "else this proves nothing"
-    monkeypatch.setattr(controller, "PAUSE_S", 0.01)
-
-    async def until_found() -> None:
-        searching = asyncio.create_task(controller.collect_garbage())
-        while is_there() is not None:
-            await asyncio.sleep(0.01)
-        searching.cancel()
-
-    asyncio.run(asyncio.wait_for(until_found(), 60))
-    assert kept
+# -- threads do not delay the end --------------------------------------------------------------
 
 
 _PROGRAM = """

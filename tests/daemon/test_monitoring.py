@@ -530,23 +530,6 @@ def test_a_restart_goes_on_with_what_was_lent_and_came_meanwhile(machine):
     assert last.meter.finish(each, 3.0 * machine.at_s, mono_s) == Usage(beyond_us=36_000_000)
 
 
-def test_running_jobs_are_saved_now_and_then_some_at_a_time(machine):
-    curves = machine.curves()
-    jobs = [job(each) for each in range(1, 21)]
-    for _ in range(2):
-        for each in jobs:
-            machine.use(each, cpu_s=machine.at_s)
-        machine.sample(curves, *jobs)
-    curves.save()
-    assert machine.journal.curve(1) is None, "it was just begun"
-    machine.at_s += 301
-    saved = []
-    for _ in range(4):
-        curves.save()
-        saved.append(sum(machine.journal.curve(each.id) is not None for each in jobs))
-    assert saved == [8, 16, 20, 20]
-
-
 @pytest.mark.slow
 def test_an_end_is_kept_in_few_points_with_the_same_sums(machine, make_shell):
     shell = make_shell(clock=machine.clock)

@@ -163,13 +163,3 @@ async def test_a_report_of_many_jobs_is_made_by_a_program_in_a_child(desk):
     history.children.close()
     with pytest.raises(Unavailable):
         await desk.ask(ALICE, op="report")
-
-
-async def test_a_report_of_few_jobs_waits_for_no_process(desk):
-    """It took longer to start than the report of a new daemon."""
-    history = desk.requests.history
-    history.children = Children(history.children.kind, patience_s=60)
-    history.children.close()
-    assert (await desk.ask(ALICE, op="report"))["rows"] == []
-    await desk.finish(await desk.submit(ALICE, name="train"), **used())
-    assert [row["name"] for row in (await desk.ask(ALICE, op="report"))["rows"]] == ["train"]

@@ -5,9 +5,7 @@ import gc
 import json
 import logging
 import time
-import tracemalloc
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -46,11 +44,10 @@ from drfd.daemon.lookup.follow import EventFeed
 from drfd.daemon.lookup.lookup import Lookup
 from drfd.daemon.lookup.snapshots import Overview, SnapshotFeed
 from drfd.daemon.server import encode, log_audit
-from drfd.daemon.users import turns
 from drfd.devices.gpus import Gpu
 from drfd.host.disks import Disk
 from drfd.host.measurements import Machine
-from drfd.journal import arrays, history, records
+from drfd.journal import history
 from drfd.launcher.protocol import NO_PIN
 from drfd.protocol import requests as msg
 from drfd.protocol.requests import Selection
@@ -727,30 +724,6 @@ async def test_of_every_job_that_has_a_place_it_is_told_when_it_starts(make_desk
 # -- waiting in vain ---------------------------------------------------------------------------
 
 
-async def test_what_can_never_start_is_not_waited_for(desk):
-    """It may become so while somebody waits; an array with such a task, too. With others to wait
-    for, these are waited for first."""
-    bad = await desk.submit(ALICE)
-    after = [{"id": bad, "want": "ok"}]
-    stuck = await desk.submit(ALICE, after=after)
-    array = await desk.submit(ALICE, after=after, array="1-3")
-    other = await desk.submit(ALICE)
-    wait = asyncio.ensure_future(desk.ask(ALICE, op="wait", ids=[stuck, array, other]))
-    one = asyncio.ensure_future(desk.ask(ALICE, op="wait", ids=[array, other], any=True))
-    await desk.finish(bad, exit_code=3)
-    told = await desk.ask(ALICE, op="wait", ids=[bad, stuck])
-    assert [told["done"], *([job["id"] for job in told[of]] for of in ("ended", "never"))] == [
-        False, [bad], [stuck],
-    ]  # fmt: skip
-    assert told["never"][0]["reason"]["code"] == "DEPENDENCY_NEVER"
-    assert not wait.done() and not one.done()
-    await desk.finish(other)
-    told = await wait
-    assert [job["id"] for job in told["ended"]] == [other]
-    assert [job["id"] for job in told["never"]] == [stuck, array + 1]
-    assert (await one)["done"]
-
-
 async def test_what_waits_for_what_can_never_start_is_not_waited_for_either(desk):
     """Over a chain, and over an array; it is said what is behind it. It may become so by the end of
     another, or by a change."""
@@ -830,19 +803,6 @@ async def test_of_many_names_in_vain_the_reply_has_the_first_and_their_count(des
     assert {each["error"]["code"] for each in reply["failed"]} <= {"ended", "no-such-job"}
 
 
-async def test_names_in_vain_take_no_memory_beyond_those_that_are_told(desk):
-    """Sixty thousand names in each of eight connections took eighty megabytes."""
-    names = [*range(10_000, 15_000)]
-    tracemalloc.start()
-    try:
-        reply = await desk.ask(ALICE, op="cancel", select={"ids": names})
-        _, peak_bytes = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert (len(reply["failed"]), reply["unnamed"]) == (1000, 4000)
-    assert peak_bytes < 2_000_000
-
-
 def largest(names: list[Any], waited: int) -> dict[str, View]:
     """The request of each verb that names jobs, with as many of these tasks as it takes; `waited`
     is a job that waits for all of them."""
@@ -859,82 +819,6 @@ def largest(names: list[Any], waited: int) -> dict[str, View]:
         "why": {"id": waited}, "usage": one,
         "exec": {**one, "attempt": 1, "pid": 1, "start_ticks": 1},
     }  # fmt: skip
-
-
-@pytest.mark.parametrize("verb", largest(["1_1"], 1))
-async def test_names_of_ended_tasks_stop_the_daemon_for_no_more_than_a_moment(
-    make_desk, monkeypatch, verb
-):
-    """However many there are, and of however many arrays in turn: each array is decoded a few times
-    for a request, and in between come other users' requests."""
-    named = {
-        each.__struct_config__.tag
-        for each in msg.REQUESTS.values()
-        if not {"ids", "id", "select", "past"}.isdisjoint(each.__struct_fields__)
-    }
-    assert {*largest(["1_1"], 1)} == {*named, "submit"} - {"end_stray"}
-    desk = make_desk(ready=False)
-    journal, turn, clock = desk.shell.journal, 0, asyncio.get_running_loop()
-    ids = [await desk.submit(ALICE, array="0-99", held=True) for _ in range(3)]
-    names = [*ids, *(f"{array}_{index}" for index in range(100) for array in ids)]
-    after = [{"id": each, "want": "any"} for each in names]
-    waited = await desk.submit(ALICE, after=after, held=True)
-    await desk.ask(ALICE, op="cancel", select={"ids": ids})
-    desk.shell.host.take()
-    decoded: Counter[int] = Counter()
-    queries: Counter[int] = Counter()
-
-    def counting(do: Callable[..., Any], counter: Counter[int]) -> Callable[..., Any]:
-        def counted(*about: Any) -> Any:
-            counter[turn] += 1
-            return do(*about)
-
-        return counted
-
-    def next_turn() -> None:
-        nonlocal turn
-        turn += 1
-        clock.call_soon(next_turn)
-
-    # As if each step took as long as a part may, and there were more arrays than are kept.
-    monkeypatch.setattr(turns, "PART_S", 0)
-    monkeypatch.setattr(arrays, "_WHOLE_KEPT", 1)
-    monkeypatch.setattr(arrays, "_HEADS_KEPT", 1)
-    for name in ("decode_array", "decode_array_head"):
-        monkeypatch.setattr(records, name, counting(getattr(records, name), decoded))
-    journal.arrays = arrays.Arrays(journal._db)
-    monkeypatch.setattr(journal._db, "execute", counting(journal._db.execute, queries))
-    next_turn()
-    request = largest(names, waited)[verb]
-    if verb == "events":
-        feed = EventFeed(desk.shell.engine, desk.requests.meter)
-        async for _ in feed.stream(
-            ALICE, msg.EventsRequest(v=1, select=Selection(ids=list(names)))
-        ):
-            pass
-    else:
-        with suppress(Refused):
-            await desk.ask(ALICE, op=verb, **request)
-    # What a job waits for, at most a thousand others, is looked at in one turn of the engine.
-    most = 10 * len(names) if verb in ("submit", "set") else 200
-    assert max(queries.values(), default=0) < most
-    assert max(decoded.values(), default=0) <= 2
-    assert sum(decoded.values()) <= 5 * len(ids)
-
-
-async def test_dependencies_on_tasks_of_many_ended_arrays_are_cheap(desk):
-    """They are looked up in one turn: each in a few queries, and only those are named, for which
-    an array is decoded, that the text of the change has."""
-    ids = [await desk.submit(ALICE, array="0-1", held=True) for _ in range(15)]
-    await desk.ask(ALICE, op="cancel", select={"ids": ids})
-    job_id, queries = await desk.submit(ALICE, held=True), list[str]()
-    desk.shell.journal._db.set_trace_callback(queries.append)
-    for more, named in ((0, 0), (1, 10)):
-        queries.clear()
-        after = [{"id": each + more, "want": "any"} for each in ids]
-        await desk.ask(ALICE, op="set", select={"ids": [job_id]}, after=after)
-        assert sum(query.startswith("select data from arrays") for query in queries) == named
-        assert sum(query.startswith("select") for query in queries) < 4 * len(ids)
 
 
 async def test_a_name_that_is_no_task_s_is_refused_wherever_it_is_looked_up(desk):

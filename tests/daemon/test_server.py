@@ -29,7 +29,7 @@ from drfd.daemon.lookup import follow as follow_module
 from drfd.daemon.lookup.follow import EventFeed
 from drfd.daemon.lookup.lookup import Lookup
 from drfd.daemon.lookup.snapshots import Overview, SnapshotFeed
-from drfd.daemon.server import AT_ONCE, MAX_ACCEPTS, Acceptor, Server
+from drfd.daemon.server import MAX_ACCEPTS, Acceptor, Server
 from drfd.daemon.users import quotas as quotas_module
 from drfd.daemon.users.accounts import Accounts
 from drfd.daemon.users.quotas import ID_BYTES, MAX_KEPT_BYTES, STRANGERS, UNKNOWN
@@ -258,20 +258,6 @@ async def test_submissions_of_a_list_share_commits_and_each_has_its_own_reply(
         f"{about} result=no-command",
         f"{about} jobs=97 result=done",
     ]
-
-
-async def test_a_turn_takes_few_submissions_of_one_user(front, monkeypatch):
-    """On 200 connections they made turns during which nobody else was served."""
-    async with front() as f:
-        sizes: list[int] = []
-        engine = f.desk.shell.engine
-        turn = engine.turn
-        monkeypatch.setattr(engine, "turn", lambda batch: (sizes.append(len(batch)), turn(batch)))
-        clients = [await f.client() for _ in range(40)]
-        for client in clients:
-            await client.send(encoded(**SUBMIT, held=True))
-        assert {(await client.reply())["id"] for client in clients} == {*range(1, 41)}
-        assert max(sizes) <= AT_ONCE
 
 
 # -- the hostile -------------------------------------------------------------------------------
@@ -503,34 +489,6 @@ async def test_submissions_that_wait_for_their_turn_are_not_kept_decoded(front, 
         assert decoded() <= before
         pauses.over.set()
         assert (await c.reply())["ok"]
-
-
-@pytest.mark.parametrize("op", ["drain", "reload", "shutdown", "end_stray"])
-async def test_what_only_administrators_may_is_slow_to_be_refused(front, pauses, op):
-    """Each refusal has a line in the log, and there could be thousands a second: a log with a
-    bound on them drops those of others' acts, too."""
-    config = Config(limits=UserLimits(changes_per_s=1))
-    more = {"drain": {"on": True}, "end_stray": {"id": 1, "attempt": 1}}.get(op, {})
-    async with front(config=config, admins=frozenset(), pauses=pauses) as f:
-        assert (await f.ask(op=op, **more))["error"]["code"] == "not-admin"
-        pauses.over.set()
-        assert (await f.ask(op=op, **more))["error"]["code"] == "not-admin"
-        assert pauses.lengths_s == [1.0]
-
-
-async def test_commands_inside_jobs_count_as_many_changes(front, pauses):
-    """The launcher moves the process of each on its one thread: twelve connections made other
-    users' jobs start seven times as late."""
-    config = Config(limits=UserLimits(changes_per_s=100))
-    command = {"op": "exec", "id": 1, "attempt": 1, "pid": 9, "start_ticks": 1}
-    async with front(config=config, admins=frozenset(), pauses=pauses) as f:
-        assert (await f.ask(**command))["error"]["code"] == "no-such-job"
-        other = await f.client()
-        await other.send(encoded(**command))
-        await pauses.begun(1)
-        assert pauses.lengths_s == [1.0]
-        pauses.over.set()
-        await other.reply()
 
 
 async def test_one_user_waits_for_a_bounded_number_of_ids(front, monkeypatch):

@@ -1,6 +1,5 @@
 """Submissions: from a request and who sent it to a job, once more, and found again."""
 
-import asyncio
 import random
 from typing import Any
 
@@ -23,7 +22,6 @@ from drfd.daemon.handlers.submission import (
     spec_for,
 )
 from drfd.daemon.lookup.lookup import Lookup
-from drfd.daemon.users import turns
 from drfd.host.disks import Disk
 from drfd.payload.pack import of_request
 from drfd.payload.scripts import start_of
@@ -318,33 +316,6 @@ async def test_repeats_of_repeats_of_an_array_are_found(desk):
     assert await last_repeat(engine, lookup, ids[0]) == ids[-1]
 
 
-async def test_repeats_with_many_dependencies_are_read_in_parts(desk, monkeypatch):
-    """Hundreds of arrays that repeat one were read in one step, each with many dependencies."""
-    on = [{"id": await desk.submit(ALICE, held=True), "want": "any"} for _ in range(20)]
-    first = await desk.submit(ALICE, held=True, array="0-1")
-    again = {"held": True, "again": {"of": first}}
-    ids = [first, *[await desk.submit(ALICE, array="1", after=on, **again) for _ in range(8)]]
-    await desk.ask(ALICE, op="cancel", select={"ids": ids})
-    waits = [{"id": first + 1, "want": "ok"}]
-    job_id = await desk.submit(ALICE, held=True, after=waits)
-    monkeypatch.setattr(turns, "PART_S", 0)
-    clock, read = asyncio.get_running_loop(), [0]
-
-    def next_round() -> None:
-        read.append(0)
-        clock.call_soon(next_round)
-
-    def count(query: str) -> None:
-        read[-1] += query.startswith("select data from arrays")
-
-    next_round()
-    desk.shell.journal._db.set_trace_callback(count)
-    for op, about in (("submission", first), ("submission", job_id), ("why", job_id)):
-        read[:] = [0]
-        await desk.ask(ALICE, op=op, id=about)
-        assert max(read) <= 2, op
-
-
 @pytest.mark.parametrize("seed", seeds(range(20)))
 def test_an_array_has_all_of_these_indices_if_it_has_each_of_them(seed):
     chance = random.Random(seed)
@@ -389,18 +360,6 @@ async def test_own_jobs_and_arrays_come_newest_first(desk):
     assert rows(reply) == [everything[0], everything[2]]
     assert rows(await desk.ask(ADMIN, op="recent")) == []
     assert reply["users"] == ["alice", "bob"]
-
-
-async def test_the_last_ended_of_a_name_are_found_behind_any_number_of_others(desk):
-    odd = "[" * 20 + "1]"
-    first, *_ = [await desk.submit(ALICE, name=name) for name in (odd, "b", "c")]
-    for job_id in (1, 2, 3):
-        await desk.finish(job_id)
-    assert rows(await desk.ask(ALICE, op="recent", name=odd, limit=1)) == [
-        (first, odd, "COMPLETED", False)
-    ]
-    listed = await desk.ask(ALICE, op="status", select={"name": "b"}, ended=1)
-    assert [each["name"] for each in listed["jobs"]] == ["b"]
 
 
 async def test_ended_tasks_of_an_array_are_one_row(desk):

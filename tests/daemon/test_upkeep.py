@@ -104,25 +104,6 @@ def test_a_flood_of_arrays_removes_nothing_of_others(journal):
     assert len([each for each in range(first, ledger.next_id, 2) if journal.job(each)]) <= 100
 
 
-def test_ended_tasks_of_an_array_that_goes_on_remove_nobodys_history(journal):
-    """They cannot be removed before their array is over."""
-    ledger = fill(journal, 100)
-    array_id = ledger.next_id
-    apply_and_append(journal, bobs(array_id, 400), ledger)
-    for job_id in range(array_id + 1, array_id + 400):
-        apply_and_append(journal, bobs_end(job_id), ledger)
-    journal.commit()
-    asyncio.run(to_the_end(keeping(journal, 100)))
-    assert there(journal, 100) == list(range(1, 101))
-    assert len([each for each in range(array_id + 1, array_id + 401) if journal.job(each)]) == 400
-    for event in (bobs_end(array_id), happened(ev.Submitted, array_id + 402)):
-        apply_and_append(journal, event, ledger)
-    journal.commit()
-    asyncio.run(to_the_end(keeping(journal, 100)))
-    assert there(journal, 100) == list(range(1, 101))
-    assert journal.job(array_id + 1) is None
-
-
 def test_too_many_go_also_where_all_ended_by_a_clock_that_was_ahead(journal):
     fill(journal, 300)
     asyncio.run(to_the_end(keeping(journal, 150, now_s=0.0)))

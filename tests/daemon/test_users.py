@@ -14,10 +14,9 @@ from drfd.core.model.job import Actor, JobState
 from drfd.daemon.config import UserLimits
 from drfd.daemon.users import accounts as accounts_module
 from drfd.daemon.users import quotas as quotas_module
-from drfd.daemon.users import turns as turns_module
 from drfd.daemon.users.accounts import Accounts
 from drfd.daemon.users.quotas import BURST_S, ID_BYTES, Quotas
-from drfd.daemon.users.turns import InParts, UserTurns
+from drfd.daemon.users.turns import UserTurns
 from drfd.linux.user_database import LocalAccounts, Subordinates
 from fakes import ALICE, BOB, Clock, launched
 
@@ -159,50 +158,6 @@ def test_the_accounts_of_the_file_are_those_of_getpwuid(tmp_path):
     assert (local.name_of(0), local.name_of(7)) == ("root", r"j\xf6")
     file.unlink()
     assert local.name_of(0) is None
-
-
-@pytest.mark.parametrize("age_s", [61, 86400])
-@pytest.mark.parametrize("trouble", ["slow", "broken"])
-async def test_a_known_user_is_not_kept_waiting(rig, monkeypatch, age_s, trouble):
-    monkeypatch.setattr(accounts_module, "PATIENCE_S", 0.01)
-    rig.names[7] = "grace"
-    await rig.user(7)
-    rig.mono_s += age_s
-    if trouble == "slow":
-        rig.is_open.clear()
-    else:
-        rig.error = OSError("no route to the directory")
-    async with asyncio.timeout(5):
-        for _ in range(20):
-            assert await rig.user(7) == "grace"
-            await asyncio.sleep(0.001)
-
-
-@pytest.mark.parametrize("uid", [1, 7])
-async def test_silence_is_not_the_word_that_there_is_no_account(rig, monkeypatch, uid):
-    monkeypatch.setattr(accounts_module, "WAIT_S", 0.05)
-    rig.is_open.clear()
-    for _ in range(2):
-        with pytest.raises(Unavailable, match=f"who uid {uid} is") as caught:
-            await rig.accounts.actor(uid)
-        assert caught.value.code == "directory-slow"
-    rig.names[uid] = "late"
-    rig.is_open.set()
-    await until(lambda: rig.accounts.is_known(uid))
-    assert await rig.user(uid) == "late"
-
-
-async def test_an_error_is_not_kept(rig, caplog):
-    rig.error = OSError("no route to the directory")
-    for _ in range(3):
-        with pytest.raises(Unavailable, match="no route"):
-            await rig.accounts.actor(7)
-    rig.error = None
-    assert (await rig.accounts.actor(7)).has_account is False
-    rig.names[7] = "grace"
-    rig.mono_s += 61
-    assert await rig.user(7) == "grace"
-    assert len(caplog.records) == 1, "one line a minute tells the administrator enough"
 
 
 async def test_the_owner_of_a_daemon_is_served_where_the_directory_does_not_run(rig):
@@ -397,14 +352,3 @@ async def test_who_is_cancelled_at_any_moment_of_his_wait_keeps_nobody_waiting(r
         await asyncio.wait(steps)
         await step()
     assert not any(each.cancelled() for each in steps[0::2])
-
-
-async def test_between_parts_of_long_work_others_go(monkeypatch):
-    monkeypatch.setattr(turns_module, "PART_S", 0.0)
-    rounds = list[int]()
-    for count in range(3):
-        asyncio.get_running_loop().call_soon(rounds.append, count)
-        async for each in InParts([count]):
-            assert each == rounds[-1] == count
-    async for _ in InParts(()):
-        raise AssertionError

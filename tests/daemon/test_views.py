@@ -45,7 +45,6 @@ from drfd.daemon.lookup.views import (
 )
 from drfd.daemon.users import turns
 from drfd.daemon.users.quotas import quota_uid
-from drfd.journal import arrays as arrays_module
 from drfd.protocol import requests as msg
 from drfd.protocol.replies import CommonSnapshot
 from drfd.protocol.requests import Selection
@@ -489,16 +488,6 @@ async def test_pages_of_an_array_and_of_one_of_its_tasks_have_all_rows(desk, mon
     assert found == [2, *range(12, 32)]
 
 
-async def test_of_long_ended_arrays_few_are_read(desk, monkeypatch):
-    """10,000 of them took more than a gigabyte for one list."""
-    monkeypatch.setattr(arrays_module, "_READ_BYTES", 0)
-    for array_id in (1, 4, 7):
-        await desk.submit(ALICE, array="0-1", held=True)
-        await desk.ask(ALICE, op="cancel", select={"ids": [array_id]})
-    (row,) = (await desk.ask(ALICE, op="status", ended=10))["jobs"]
-    assert row["array_id"] == 7
-
-
 async def test_a_row_of_an_array_that_has_ended_since_has_no_reason(desk):
     """The list ended without an answer."""
     lookup = Lookup(desk.shell.engine, desk.requests.meter)
@@ -529,18 +518,3 @@ async def test_who_has_not_read_the_last_line_gets_no_other_and_then_the_newest(
     assert (await waiting)["counts"] == {"HELD": 4}
     for eye in (slow, quick):
         await eye.stream.aclose()
-
-
-async def test_what_takes_long_to_make_is_shown_for_long(stand):
-    clock, overview = stand.clock, stand.overview
-
-    def renew() -> None:
-        clock.now_s += 0.5
-
-    overview.renew_starts = renew
-    for _ in range(9):
-        await stand.look()
-    assert overview.looks == 1
-    clock.now_s += 2
-    await stand.look()
-    assert overview.looks == 2
