@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from math import ceil, inf
 from operator import itemgetter
@@ -69,8 +69,6 @@ class Run:
     leaves: dict[int, str]
     #: The number of scheduling passes.
     passes: int
-    #: Job id → the scheduler's rule by which the job was started.
-    reasons: dict[int, ev.StartReason] = field(default_factory=dict)
 
     def changes(self) -> Iterator[tuple[float, str, Vector, SimJob, int]]:
         """Yield (time, leaf, demand, job, sign) when a job begins to wait (0), starts (1) and ends
@@ -152,7 +150,6 @@ def simulate(
             if job_id not in run.started
         ),
         leaves=run.leaves,
-        reasons=run.reasons,
         passes=run.passes,
     )
 
@@ -189,7 +186,6 @@ class _Simulation:
         #: Job id → the job, while it waits or runs.
         self.asked: dict[int, SimJob] = {}
         self.leaves: dict[int, str] = {}
-        self.reasons: dict[int, ev.StartReason] = {}
         #: Job id → the job and when it started, in the order of starts; and when it ended.
         self.started: dict[int, tuple[SimJob, float]] = {}
         self.ended: dict[int, float] = {}
@@ -241,7 +237,6 @@ class _Simulation:
             self._apply(event)
             assert isinstance(event, ev.Admitted), "nothing is preempted or suspended here"
             self._apply(event.launched(self.now.mono_s))
-            self.reasons[event.job_id] = event.why
             job = self.asked[event.job_id]
             self.started[job.id] = job, self.now.at_s
             self._speeds.start(job, self.leaves[job.id], event.node, self.now.at_s)

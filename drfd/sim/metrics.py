@@ -13,9 +13,9 @@ from math import ceil
 from operator import itemgetter
 from typing import Any
 
-from drfd.core.model.machine import Vector, minus, plus
+from drfd.core.fairness.share_tree import ShareTree
+from drfd.core.model.machine import Vector
 from drfd.sim.driver import FinishedJob, Run, work_s
-from drfd.sim.promises import WHOLE, Parts, PromiseAccount
 from drfd.sim.workload import SimJob
 
 #: The number of moments, at equal distances, at which envy is measured.
@@ -48,7 +48,6 @@ class OverTime:
     #: another user, scaled to their weight: these had room for more than one additional waiting
     #: job.
     envy: float
-    account: PromiseAccount
 
 
 def over_time(run: Run) -> OverTime:
@@ -58,8 +57,8 @@ def over_time(run: Run) -> OverTime:
     start_s = min(first, default=0.0)
     span_s = max(last, default=0.0) - start_s
     window_s = _DAY_S if span_s > _FEW_DAYS * _DAY_S else _HOUR_S
-    account = PromiseAccount(run.rules.shares)
-    watch, windows = _Watch(account, run), _Windows(account, start_s, window_s)
+    watch = _Watch(run)
+    windows = _Windows(watch, start_s, window_s)
     step_s, sampled = max(span_s / SAMPLES, 1e-9), 0
     for at_s, changes in groupby(run.changes(), key=itemgetter(0)):
         while sampled < SAMPLES and start_s + (sampled + 0.5) * step_s < at_s:
@@ -69,58 +68,58 @@ def over_time(run: Run) -> OverTime:
         for _, leaf, demand, job, sign in changes:
             watch.take(leaf, demand, job, sign)
     windows.close()
-    sums = sorted(account.sums.items())
     return OverTime(
-        kept={leaf: parts.kept_part / (parts.waited * WHOLE) for leaf, parts in sums},
+        kept={leaf: kept / waited for leaf, (waited, kept) in sorted(watch.sums.items())},
         worst=windows.worst,
         envy=watch.envy,
-        account=account,
     )
 
 
 class _Windows:
-    """Divides the time of an account into windows, and finds the worst."""
+    """Divides the time of a run into windows, and finds the worst."""
 
-    def __init__(self, account: PromiseAccount, start_s: float, length_s: int) -> None:
-        self._account, self._start_s, self._length_s = account, start_s, length_s
+    def __init__(self, watch: _Watch, start_s: float, length_s: int) -> None:
+        self._watch, self._start_s, self._length_s = watch, start_s, length_s
         #: The sums at the begin of the window.
-        self._before: dict[str, Parts] = {}
+        self._before: dict[str, tuple[int, float]] = {}
         self.worst: LeafWindow | None = None
 
     def advance(self, at_ms: int) -> None:
-        length_ms, now_ms = self._length_s * 1000, self._account.now_ms
+        length_ms, now_ms = self._length_s * 1000, self._watch.now_ms
         for end_ms in range((now_ms // length_ms + 1) * length_ms, at_ms + 1, length_ms):
-            self._account.advance(end_ms)
+            self._watch.advance(end_ms)
             self.close()
-        self._account.advance(at_ms)
+        self._watch.advance(at_ms)
 
     def close(self) -> None:
         """Look at the window that ends now."""
-        begin_s = (self._account.now_ms - 1) // (self._length_s * 1000) * self._length_s
+        begin_s = (self._watch.now_ms - 1) // (self._length_s * 1000) * self._length_s
         found = [] if self.worst is None else [self.worst]
-        sums = self._account.sums
-        for leaf, parts in sums.items():
-            before = self._before.get(leaf, Parts())
-            waited = parts.waited - before.waited
-            if waited >= _LEAST_OF_WINDOW * self._length_s * 1000:
-                part = (parts.kept_part - before.kept_part) / (waited * WHOLE)
+        for leaf, (waited_ms, kept) in self._watch.sums.items():
+            waited_before_ms, kept_before = self._before.get(leaf, (0, 0.0))
+            length_ms = waited_ms - waited_before_ms
+            if length_ms >= _LEAST_OF_WINDOW * self._length_s * 1000:
+                part = (kept - kept_before) / length_ms
                 found.append(LeafWindow(part, leaf, self._start_s + begin_s, self._length_s))
         self.worst = min(found, default=None)
-        self._before = sums
+        self._before = {**self._watch.sums}
 
 
 class _Watch:
-    """Tells the account of what happens in a run, and counts at moments how many of those who wait
-    would have preferred what another one holds."""
+    """Follows who holds and waits for what in a run: which part of its entitlement each leaf holds
+    while it waits, and how many of those who wait would prefer what another one holds."""
 
-    def __init__(self, account: PromiseAccount, run: Run) -> None:
-        self._account, self._run = account, run
-        self._nothing: Vector = (0,) * len(run.rules.shares.capacity)
-        self._used: dict[str, Vector] = {}
+    def __init__(self, run: Run) -> None:
+        self._capacity = run.rules.shares.capacity
+        self._tree = ShareTree(run.rules.shares)
         self._running: Counter[str] = Counter()
-        #: Leaf → its waiting jobs, in the order of submission, and how many have each demand.
+        #: Leaf → its waiting jobs, in the order of submission.
         self._waiting: dict[str, dict[int, Vector]] = {}
-        self._demands: dict[str, Counter[Vector]] = {}
+        #: The part of its entitlement that a waiting leaf holds now, until that may have changed.
+        self._parts: dict[str, float] = {}
+        #: Leaf → the milliseconds in which it waited, and the sum of the parts held in each.
+        self.sums: dict[str, tuple[int, float]] = {}
+        self.now_ms = 0
         self._pairs = self._envious = 0
 
     @property
@@ -129,49 +128,64 @@ class _Watch:
 
     def take(self, leaf: str, demand: Vector, job: SimJob, sign: int) -> None:
         """Take a change of the run (see `Run.changes`)."""
+        if leaf not in self._waiting and leaf not in self._running:
+            self._tree.enter(leaf)
+            self._parts.clear()
         if sign == 0:
             self._waiting.setdefault(leaf, {})[job.id] = demand
-            self._demands.setdefault(leaf, Counter())[demand] += 1
-        elif sign == 1:
-            self._account.count_start(leaf, demand, self._run.reasons[job.id])
-            self._stop_waiting(leaf, job.id)
-            self._running[leaf] += 1
-            self._used[leaf] = plus(self._used.get(leaf, self._nothing), demand)
-        else:
-            self._running[leaf] -= 1
-            self._used[leaf] = minus(self._used[leaf], demand)
-            if not self._running[leaf]:
-                del self._running[leaf], self._used[leaf]
-        first = next(iter(self._waiting.get(leaf, {}).values()), None)
-        demands = () if first is None else (first, *self._demands[leaf])
-        self._account.put(leaf, demands=demands, used=self._used.get(leaf))
+            return
+        self._tree.hold(leaf, demand if sign > 0 else tuple(-each for each in demand))
+        self._parts.pop(leaf, None)
+        self._running[leaf] += sign
+        if sign > 0:
+            del self._waiting[leaf][job.id]
+            if not self._waiting[leaf]:
+                del self._waiting[leaf]
+        elif not self._running[leaf]:
+            del self._running[leaf]
+            if leaf not in self._waiting:
+                self._tree.leave(leaf)
+                self._parts.clear()
 
-    def _stop_waiting(self, leaf: str, job_id: int) -> None:
-        demand = self._waiting[leaf].pop(job_id)
-        self._demands[leaf][demand] -= 1
-        if not self._demands[leaf][demand]:
-            del self._demands[leaf][demand]
-        if not self._waiting[leaf]:
-            del self._waiting[leaf], self._demands[leaf]
+    def advance(self, at_ms: int) -> None:
+        """Count the time until then, in which nothing has changed."""
+        length_ms, self.now_ms = at_ms - self.now_ms, at_ms
+        if not length_ms:
+            return
+        self._tree.redivide()
+        for leaf in self._waiting:
+            part = self._parts.get(leaf)
+            if part is None:
+                part = self._parts[leaf] = self._part(leaf)
+            waited_ms, kept = self.sums.get(leaf, (0, 0.0))
+            self.sums[leaf] = waited_ms + length_ms, kept + part * length_ms
+
+    def _part(self, leaf: str) -> float:
+        node = self._tree.nodes[leaf]
+        if not node.entitlement.least:
+            return 1.0
+        (up, down), held = node.ratio, node.entitlement.level(self._tree.charged[leaf])
+        return min(1.0, float(held * down) / (node.entitlement.unit * up))
 
     def look_for_envy(self) -> None:
         if not self._waiting:
             return
-        promised = {leaf: self._promised(leaf) for leaf in {*self._used, *self._waiting}}
+        self._tree.redivide()
+        promised = {leaf: self._promised(leaf) for leaf in {*self._running, *self._waiting}}
+        held = self._tree.charged
         for leaf, waiting in self._waiting.items():
-            demand = next(iter(waiting.values()))
-            mine = promised[leaf]
-            own = _tasks(demand, self._used.get(leaf, self._nothing))
+            demand, mine = next(iter(waiting.values())), promised[leaf]
+            own = _tasks(demand, held[leaf])
             self._pairs += 1
             self._envious += any(
-                _tasks(demand, _scaled(held, mine, promised[other])) > own + 1
-                for other, held in self._used.items()
+                _tasks(demand, _scaled(held[other], mine, promised[other])) > own + 1
+                for other in self._running
                 if other != leaf
             )
 
     def _promised(self, leaf: str) -> list[float]:
-        parts, capacity = self._account.entitled(leaf), self._run.rules.shares.capacity
-        return [top * float(part) for part, top in zip(parts, capacity, strict=True)]
+        parts = self._tree.entitled(leaf)
+        return [top * float(part) for part, top in zip(parts, self._capacity, strict=True)]
 
 
 def _tasks(demand: Vector, bundle: Vector | list[float]) -> int:
@@ -221,31 +235,11 @@ def measure(run: Run) -> View:
             "least": _least(found.kept),
             "worst_window": worst and asdict(worst) | {"start_s": worst.start_s - first_s},
         },
-        # What was promised while somebody waited, in parts; null if nobody ever waited.
-        "promised": _parts_by_cause(found.account),
-        "starts": _starts_by_reason(found.account),
         "envy": found.envy,
         "longest_wait_s": _by_size(run),
         "largest_job": _largest(run),
         "users": _users(run, found.kept, span_s),
     }
-
-
-def _parts_by_cause(account: PromiseAccount) -> View | None:
-    sums = Parts()
-    for each in account.sums.values():
-        sums = sums.after(each, 1)
-    if not sums.promised:
-        return None
-    # Of the other causes a simulated machine has none.
-    names = ("kept", "own_limit", "others", "size")
-    return {name: getattr(sums, name) / sums.promised for name in names}
-
-
-def _starts_by_reason(account: PromiseAccount) -> View:
-    """Return the counts of `Starts` by `StartReason`."""
-    found = account.starts
-    return {why.value: found[why]._asdict() for why in sorted(found)}
 
 
 def slowdown(ran: FinishedJob) -> float:
