@@ -224,7 +224,6 @@ PACKAGES = {
     "cloudpickle": {"futures"},
     "click": {"cli", "experiments"},
     "rich": {"cli", "experiments"},
-    "matplotlib": {"cli"},
     "starlette": {"cli"},
     "uvicorn": {"cli"},
 }
@@ -353,7 +352,7 @@ def test_ctypes_is_used_in_one_module_alone():
 def test_the_command_line_starts_light():
     """Nothing heavy is imported to queue a job; rich only where a table is drawn."""
     heavy = {"rich", "psutil", "msgspec", "asyncio", "sqlite3", "drfd.core", "drfd.daemon"}
-    heavy |= {"drfd.sim", "matplotlib", "starlette", "uvicorn"}
+    heavy |= {"drfd.sim", "starlette", "uvicorn"}
     program = (
         "import sys, drfd_cli.main, drfd_cli.commands.submit, drfd_cli.commands.status;"
         "import drfd_cli.commands.simulate, drfd_cli.commands.web;"

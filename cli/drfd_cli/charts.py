@@ -1,19 +1,16 @@
 """Charts: the use of a job over time, and the figures of experiments.
 
-They are printed as characters; figures are also written as pictures by matplotlib, an optional
-dependency. The same panels give the same picture, byte for byte, with the same version of it.
+All of them are lines of characters.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from math import log10
 from typing import TYPE_CHECKING, Any, Literal
 
-from drfd.common.errors import Refused
 from drfd.common.units import show_cores, show_duration, show_size
 from drfd_cli import output
 
@@ -236,81 +233,3 @@ def _show(panel: Panel, value: float) -> str:
 
 def _number(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 10 or value == int(value) else f"{value:.2g}"
-
-
-# -- pictures ------------------------------------------------------------------------------------
-
-_PICTURES = (".svg", ".png")
-
-
-def check_plot(path: str | None) -> None:
-    """Raise Refused if no picture can be written to this path, before the experiment begins."""
-    from importlib.util import find_spec
-
-    if path is None:
-        return
-    if os.path.splitext(path)[1].lower() not in _PICTURES:
-        raise Refused("bad-plot", f"--plot {path}: unknown kind of picture", hint=".svg or .png")
-    if find_spec("matplotlib") is None:
-        raise Refused(
-            "no-matplotlib",
-            "--plot needs matplotlib, which is not installed",
-            hint="pip install 'drfd[plot]'",
-        )
-    if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
-        raise Refused("bad-plot", f"--plot {path}: there is no such directory")
-
-
-def write_plot(path: str, title: str, panels: Sequence[Panel]) -> None:
-    """Write the picture. Raises OSError."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    kind = os.path.splitext(path)[1].lower().removeprefix(".")
-    settings: dict[Any, Any] = {
-        # Without a salt, the ids in an SVG are random.
-        "svg.hashsalt": "drfd",
-        "svg.fonttype": "none",
-        # The name of a user may be "$x".
-        "text.parse_math": False,
-    }
-    with matplotlib.rc_context(settings):
-        figure = Figure(figsize=(9, 1 + 2.6 * len(panels)), layout="constrained")
-        figure.suptitle(output.clean(title))
-        all_axes = figure.subplots(len(panels), 1, squeeze=False)
-        for axes, panel in zip(all_axes[:, 0], panels, strict=True):
-            _plot_bars(axes, panel) if panel.names else _plot_curves(axes, panel)
-            axes.set_title(output.clean(panel.title), loc="left", fontsize="medium")
-            axes.set_ylim(0, top_of(panel) * 1.05)
-            axes.set_ylabel(panel.y)
-            axes.grid(axis="y", linewidth=0.3)
-            if is_part(panel):
-                axes.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0))
-            if len(panel.curves) > 1:
-                axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
-        plain = {"Date": None} if kind == "svg" else {"Software": None}
-        figure.savefig(path, format=kind, metadata=plain)
-
-
-def _plot_curves(axes: Any, panel: Panel) -> None:
-    for name, points in panel.curves.items():
-        xs, ys = zip(*points, strict=True) if points else ((), ())
-        axes.plot(xs, ys, label=_label(name), linewidth=1.2,
-                  drawstyle="steps-post" if panel.steps else "default")  # fmt: skip
-    axes.set_xlabel(panel.x)
-    if panel.log_x:
-        axes.set_xscale("log")
-
-
-def _plot_bars(axes: Any, panel: Panel) -> None:
-    width = 0.8 / len(panel.curves)
-    for number, (name, points) in enumerate(panel.curves.items()):
-        shift = (number - (len(panel.curves) - 1) / 2) * width
-        axes.bar([x + shift for x, _ in points], [y for _, y in points], width, label=_label(name))
-    axes.set_xticks(range(len(panel.names)), panel.names)
-
-
-def _label(name: str) -> str:
-    """Return a label that matplotlib shows, which one with an underscore in front is not."""
-    word = output.shorten(name, 30)
-    return f" {word}" if word.startswith("_") else word

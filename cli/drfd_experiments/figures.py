@@ -121,9 +121,3 @@ def _wrap(lead: str, text: str) -> None:
         output.clean(text, 2000), wide, initial_indent=lead, subsequent_indent="  "
     ):
         click.echo(line)
-
-
-plot_option = click.option(
-    "--plot", "plot_path", metavar="FILE",
-    help="Also draw it as a picture: FILE.svg or FILE.png. Needs matplotlib.",
-)  # fmt: skip

@@ -10,7 +10,6 @@ import textwrap
 import time
 from types import SimpleNamespace
 from typing import Any, cast
-from xml.etree import ElementTree
 
 import pytest
 from rich.cells import cell_len
@@ -482,19 +481,12 @@ def test_bars_begin_below_each_other_whatever_signs_are_in_their_names():
     assert len({cell_len(line[: line.index("│")]) for line in bars}) == 1
 
 
-@pytest.mark.slow
-def test_other_peoples_names_are_harmless(narrow, tmp_path):
+def test_other_peoples_names_are_harmless(narrow):
     panel = Panel(
         title=HOSTILE[3], x="s", y="share", curves={name: [(0.0, 1.0)] for name in HOSTILE}
     )
     drawn = charts.draw(panel)
     assert "\x1b" not in drawn and "\x07" not in drawn
-    pytest.importorskip("matplotlib")
-    path = tmp_path / "x.svg"
-    charts.write_plot(str(path), HOSTILE[3], [panel])
-    root = ElementTree.fromstring(path.read_bytes())
-    words = {"".join(each.itertext()).strip() for each in root.iter() if each.tag.endswith("}text")}
-    assert {"$\\frac{1}$", "_apt", "<b>&amp;", "a?[31mb?"} <= words
 
 
 # -- moments -----------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ import sys
 import tomllib
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
@@ -255,7 +254,7 @@ def test_without_a_capacity_one_is_suggested_that_will_do(drf, table):
         ("TRACE NODE --io-profile /nowhere.csv", 1, "/nowhere.csv: cannot be read"),
         ("TRACE NODE --history", 2, "name one TRACE, or --history"),
         ("TRACE NODE --since 7d", 2, "--since goes with --history"),
-        ("TRACE NODE --plot - --json", 2, "--plot - goes without --json"),
+        ("TRACE NODE --plot --json", 2, "--plot goes without --json"),
         ("none.csv NODE", 1, "none.csv: cannot be read"),
         ("", 2, "--help"),
         # A slip is not taken for a file.
@@ -314,7 +313,7 @@ def test_progress_is_shown_on_a_terminal(tmp_path):
 
 
 def test_the_curves_come_after_the_tables(drf, table):
-    lines = drf("simulate", table, *DRF_ONLY, "--plot", "-").screen.splitlines()
+    lines = drf("simulate", table, *DRF_ONLY, "--plot").screen.splitlines()
     titles = [
         "Waits: the part of the jobs that waited no longer",
         "Use of cores",
@@ -366,67 +365,15 @@ def test_programs_get_every_number_of_a_figure_and_the_same_twice(drf):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("words", "wanted"),
-    [
-        (("paper", "fig8", "--nodes", 4),
-         {"CPU", "Memory", "Dominant share", "job 1", "job 2", "seconds"}),
-        (("TRACE", *NODE, "--json"), {"Dominant shares by user, easy"}),
-    ],
-)  # fmt: skip
-def test_a_picture_is_the_same_byte_for_byte(drf, table, tmp_path, words, wanted):
-    pytest.importorskip("matplotlib")
-    pictures = []
-    for name in ("one.svg", "two.svg"):
-        asked = [table if word == "TRACE" else word for word in words]
-        assert drf("simulate", *asked, "--plot", tmp_path / name).code == 0
-        pictures.append((tmp_path / name).read_bytes())
-    assert pictures[0] == pictures[1]
-    root = ElementTree.fromstring(pictures[0])
-    assert root.tag.endswith("}svg")
-    found = {"".join(each.itertext()).strip() for each in root.iter() if each.tag.endswith("}text")}
-    assert found >= wanted
-    path = tmp_path / "four.PNG"
-    assert drf("simulate", "paper", "fig4", "--plot", path).code == 0
-    assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
     ("words", "said"),
     [
         ("fig99", "there is no experiment fig99 (did you mean fig9?)"),
-        ("fig4 --plot a.pdf", "--plot a.pdf: unknown kind of picture (.svg or .png)"),
-        ("fig4 --plot /no/a.svg", "--plot /no/a.svg: there is no such directory"),
-        ("fig4 fig5 --plot a.svg", "--plot draws one experiment (name a single one)"),
-        ("table1 --plot a.svg", "table1 has nothing to be drawn"),
         ("fig13 --trace /no/t", "/no/t: cannot be read: No such file or directory"),
         ("fig8 --trace x", "--trace is for fig13 and fig14"),
     ],
 )
-def test_what_cannot_be_drawn_is_said_in_one_line(drf, words, said):
-    if "--plot" in words:
-        pytest.importorskip("matplotlib")
+def test_what_cannot_be_shown_is_said_in_one_line(drf, words, said):
     assert drf("simulate", "paper", *words.split()) == Result(1, "", f"drf: {said}\n")
-
-
-@pytest.mark.slow
-def test_without_matplotlib_it_says_what_to_install(tmp_path):
-    program = (
-        "import sys; from importlib.machinery import PathFinder\n"
-        "class Hidden(PathFinder):\n"
-        "    @classmethod\n"
-        "    def find_spec(cls, name, *rest):\n"
-        "        return None if name == 'matplotlib' else super().find_spec(name, *rest)\n"
-        "sys.meta_path = [each for each in sys.meta_path if each is not PathFinder] + [Hidden]\n"
-        "sys.argv = ['drf', 'simulate', 'paper', 'fig4', '--plot', 'x.svg']\n"
-        "from drfd_cli.main import main; main()\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "cli")},
-    )  # fmt: skip
-    said = "drf: --plot needs matplotlib, which is not installed (pip install 'drfd[plot]')\n"
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
 
 
 @pytest.mark.slow

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from drfd.sim.workload import Workload
 
 
-#: The file name of `--plot` that means the terminal.
-_HERE = "-"
 #: Least seconds between two updates of the progress line.
 _TELL_EVERY_S = 0.2
 
@@ -101,26 +99,24 @@ def _weight(text: str) -> tuple[str, Fraction]:
 @click.option("-n", "--number", metavar="JOBS", type=click.IntRange(1),
               help="Only the first JOBS jobs.")  # fmt: skip
 @click.option("--users", is_flag=True, help="Show each user, too.")
-@click.option("--plot", "plot_path", metavar="FILE",
-              help="Draw shares, waits and use: FILE.svg, FILE.png, or - for here.")  # fmt: skip
+@click.option("--plot", is_flag=True, help="Draw waits, use and shares below the tables.")
 @prints_result()
 def trace(
     source: str | None, capacity: Resources | None, policies: list[str], estimates: list[str],
     io_profile: str | None, history: bool, since: float | None, number: int | None, users: bool,
-    plot_path: str | None, weights: tuple[tuple[str, Fraction], ...], audit: bool,
+    plot: bool, weights: tuple[tuple[str, Fraction], ...], audit: bool,
     pools: str | None,
 ) -> Result:  # fmt: skip
     """Policies, or weights, side by side on the jobs of a trace; see `drf simulate --help`."""
     from drfd.sim.machine import check, rules_of, suggestion
     from drfd.sim.synthetic_workloads import read_profiles, with_disk_rates
-    from drfd_cli import charts
     from drfd_cli import trace_view as view
 
     if audit:
         given = click.get_current_context().get_parameter_source
         if (
             users
-            or plot_path
+            or plot
             or weights
             or any(given(each) is not ParameterSource.DEFAULT for each in ("policies", "estimates"))
         ):
@@ -130,10 +126,8 @@ def trace(
         raise click.UsageError("name one TRACE, or --history")
     if since is not None and not history:
         raise click.UsageError("--since goes with --history")
-    if plot_path == _HERE and asked_form().as_json:
-        raise click.UsageError("--plot - goes without --json")
-    if plot_path != _HERE:
-        charts.check_plot(plot_path)
+    if plot and asked_form().as_json:
+        raise click.UsageError("--plot goes without --json")
     rules: Rules | None = None
     if history:
         work, rules = past_of(since, capacity)
@@ -159,7 +153,7 @@ def trace(
     return Result(
         show=lambda: view.print_tables(work, machine, runs, users=has_users),
         view=lambda: view.as_view(work, machine, runs),
-        finish=lambda: _plot(plot_path, work, dict(runs)),
+        finish=lambda: _plot(dict(runs)) if plot else 0,
     )
 
 
@@ -175,21 +169,15 @@ def _audit(work: Workload, rules: Rules) -> Result:
     return Result(show=lambda: view.print_audit(found), view=lambda: view.as_audit(found))
 
 
-def _plot(path: str | None, work: Workload, runs: dict[str, Run]) -> int:
-    if path is None:
-        return 0
+def _plot(runs: dict[str, Run]) -> int:
     from drfd.sim.figures import panels_of
     from drfd_cli import charts
 
     panels = panels_of(runs)
     if not panels:
         raise Refused("bad-plot", "nothing ran, so there is nothing to be drawn")
-    if path == _HERE:
-        for panel in panels:
-            click.echo()
-            click.echo(charts.draw(panel))
-    else:
-        charts.write_plot(path, Path(work.source).name, panels)
+    for panel in panels:
+        click.echo(f"\n{charts.draw(panel)}")
     return 0
 
 

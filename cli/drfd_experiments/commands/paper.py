@@ -10,13 +10,13 @@ import click
 from drfd.common.errors import Refused
 from drfd.common.strict_table import suggestion
 from drfd.sim.workload import read_trace
-from drfd_cli import charts, output
+from drfd_cli import output
 from drfd_cli.options import prints_result
 from drfd_cli.output import Column, Result
 from drfd_cli.tables.layout import print_rows
 from drfd_experiments import facebook, macro, sharing
 from drfd_experiments.cluster import SWAP_COST
-from drfd_experiments.figures import Figure, plot_option, show_figures
+from drfd_experiments.figures import Figure, show_figures
 
 EXPERIMENTS = {
     "table1": "two users of one machine, task by task",
@@ -60,11 +60,10 @@ EXPERIMENTS = {
     metavar="FILE",
     help="A SWIM sample for fig13 and fig14, in place of generated jobs; may be gzipped.",
 )
-@plot_option
 @prints_result()
 def command(
     names: Sequence[str], seed: int, nodes: int | None, swap_cost: int | None,
-    trace: str | None, plot_path: str | None,
+    trace: str | None,
 ) -> Result | int:  # fmt: skip
     """Repeat the experiments of the DRF paper (Ghodsi et al., NSDI 2011), in virtual time.
 
@@ -82,15 +81,7 @@ def command(
             raise Refused("no-experiment", text, hint=hint)
     if trace is not None and not {"fig13", "fig14"}.intersection(names):
         raise Refused("bad-trace", "--trace is for fig13 and fig14")
-    charts.check_plot(plot_path)
-    if plot_path is not None and len(names) > 1:
-        raise Refused("bad-plot", "--plot draws one experiment", hint="name a single one")
     found = [_run(name, seed, nodes, swap_cost, trace) for name in names]
-    if plot_path is not None:
-        (figure,) = found
-        if not figure.panels:
-            raise Refused("bad-plot", f"{figure.name} has nothing to be drawn")
-        charts.write_plot(plot_path, figure.title, figure.panels)
     return Result(
         show=lambda: show_figures(found),
         view=lambda: {"experiments": [figure.view() for figure in found]},
