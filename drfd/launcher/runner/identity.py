@@ -37,6 +37,9 @@ from drfd.payload.unpack import LaunchPayload
 #: Seconds after which an answer of the user directory is asked for anew, for which it is good
 #: unless a file in `_FILES` changes, that its groups are asked for again, and that it may take.
 _FRESH_S, _GOOD_S, _KEPT_S, _ANSWER_S = 1.0, 15.0, 60.0, 120
+#: Seconds between a launch by an answer that is not fresh and the next question: the process that
+#: asks would compete with the job's start for the machine's cores.
+_PAUSE_S = 0.05
 _FILES = PASSWD, Path("/etc/group")
 
 
@@ -51,7 +54,7 @@ OnAnswer = Callable[[Problem | None], None]
 
 class Directory:
     """The accounts of users and their groups. The system's directory may take a hundred calls to
-    answer, or never do so, so it is asked for many short jobs once a second, and beside a launch,
+    answer, or never do so, so it is asked for many short jobs once a second, and after a launch,
     not before it, if there was an answer a short time ago: a user who is removed from a group of a
     directory service has lost it for jobs that start 15 seconds later. Changes of /etc/passwd and
     /etc/group take effect at the next job."""
@@ -60,17 +63,33 @@ class Directory:
         self._accounts = accounts
         self._known: dict[tuple[int, str], tuple[float, list[Version], Found]] = {}
         self._asked: dict[tuple[int, str], list[OnAnswer]] = {}
+        #: Orders whose accounts are to be asked for again, and when (monotonic clock).
+        self._stale: dict[tuple[int, str], LaunchOrder] = {}
+        self._due_mono_s = 0.0
 
     def known(self, order: LaunchOrder) -> Found | None:
         """Return the account and its groups, or None if they must be asked for."""
-        known = self._known.get((order.uid, order.user))
-        age_s = inf if known is None else time.monotonic() - known[0]
-        if known is None or age_s >= _GOOD_S or known[1] != _versions():
+        who, now_s = (order.uid, order.user), time.monotonic()
+        at_s, versions, found = self._known.get(who, (-inf, None, None))
+        if now_s - at_s >= _GOOD_S or versions != _versions():
             return None
-        if age_s >= _FRESH_S:
-            with suppress(OSError):
-                self.ask(order, lambda problem: None)
-        return known[2]
+        if now_s - at_s >= _FRESH_S:
+            if not self._stale:
+                self._due_mono_s = now_s + _PAUSE_S
+            self._stale[who] = order
+        return found
+
+    def pause_s(self) -> float | None:
+        """Return the seconds until accounts are to be asked for again, or None if none are."""
+        return max(0.0, self._due_mono_s - time.monotonic()) if self._stale else None
+
+    def run_due(self) -> None:
+        """Ask for the accounts that are due."""
+        if self.pause_s() == 0:
+            orders, self._stale = self._stale.values(), {}
+            for order in orders:
+                with suppress(OSError):
+                    self.ask(order, lambda problem: None)
 
     def ask(self, order: LaunchOrder, on_answer: OnAnswer) -> None:
         """Ask for the account of an order's user and its groups, and call `on_answer` when they are

@@ -162,7 +162,9 @@ class Directory:
         return self._directory._known[uid, name][2]
 
     def await_answers(self) -> None:
-        """Take the answers to what is asked beside launches."""
+        """Take the answers to what is asked after launches."""
+        while self._directory.pause_s() is not None:
+            self._directory.run_due()
         while self._directory._asked:
             for chosen, _ in self._selector.select(WAIT_S):
                 chosen.data()
@@ -261,8 +263,8 @@ def test_a_group_that_the_directory_does_not_tell_of_is_not_left_out(open_direct
 
 
 @as_root
-def test_who_started_a_job_a_moment_ago_is_asked_for_beside_the_launch(open_directory, monkeypatch):
-    """Each first job after a second waited for a process that asks."""
+def test_who_started_a_job_a_moment_ago_is_asked_for_after_the_launch(open_directory, monkeypatch):
+    """Each first job after a second waited for a process that asks, or shared its cores with it."""
     monkeypatch.setattr(identity, "_FRESH_S", 0.0)
     directory = open_directory()
     directory.look_up(1001, "alice")
