@@ -60,38 +60,6 @@ def test_many_jobs_are_submitted_at_once(client, instance):
     assert [job.exit_code for job in ended] == codes
 
 
-def test_values_are_as_people_write_them(client, instance):
-    job_id = client.submit(
-        ["sh", "-c", "echo $WORD; exit 3"],
-        cores=0.5, memory="64M", io="1M/2M", time="2h", name="plain", pool="A", priority=5,
-        stdout="plain-%j.txt", env={"WORD": "spoken", "PATH": os.environ["PATH"]},
-    )  # fmt: skip
-    [ended] = client.wait(job_id, timeout="2m")
-    demand = ended.demand
-    assert (demand.cores, demand.memory, demand.read, demand.write) == (
-        0.5,
-        64 << 20,
-        1 << 20,
-        2 << 20,
-    )
-    assert (ended.name, ended.pool, ended.time_limit_s) == ("plain", "root.A", 7200)
-    assert (ended.state, ended.exit_code, ended.has_ended) == ("FAILED", 3, True)
-    assert ended.outcome is not None and ended.outcome.code == "FAILED"
-    assert ended.stdout == str(instance.work / f"plain-{job_id}.txt")
-    assert Path(ended.stdout).read_text() == "spoken\n"
-    assert client.get(job_id) == ended
-
-
-def test_a_wait_that_takes_too_long_raises(client):
-    job_id = client.submit(["sleep", "600"])
-    with pytest.raises(TimeoutError):
-        client.wait(job_id, timeout=0.2)
-    other = client.submit(["true"])
-    assert [job.id for job in client.wait([job_id, other], any=True)] == [other]
-    client.cancel(job_id)
-    client.wait(job_id)
-
-
 def test_an_array_is_submitted_as_a_range_and_waited_for_as_one(client):
     array = client.submit(["sh", "-c", "exit $((DRF_ARRAY_INDEX == 4))"], array=range(0, 6, 2))
     [ended] = client.wait(array)

@@ -11,10 +11,6 @@ import pytest
 
 from instance import BIN, CONFIG, GATE, PLAIN, ROOMY, SMALL, Instance, parent_of, wait_for
 
-#: Counts the signals of one kind that it gets in `told`; its first process waits in short sleeps,
-#: which end by the signal.
-COUNT = "trap 'echo {0} >> told' {0}; echo up > up; " + GATE.replace("sleep 0.02", "sleep 0.02; :")
-
 
 @pytest.fixture(params=["cgroups", "none"])
 def any_instance(request, lend) -> Instance:
@@ -143,35 +139,6 @@ def test_a_signal_is_for_the_first_process_or_for_the_rest(any_instance):
     any_instance.drf("signal", "rest:USR1", job_id)
     assert any_instance.wait_end(job_id)["state"] == "COMPLETED"
     assert any_instance.output(job_id).splitlines() == ["step", "shell", "on"]
-
-
-def test_a_signal_reaches_the_job_once_whoever_is_killed(any_instance):
-    instance = any_instance
-    job_id = sh(instance, COUNT.format("USR1"))
-    wait_for("the trap", lambda: lines(instance, "up"))
-    instance.wait_state(job_id, "RUNNING")
-    instance.drf("signal", "USR1", job_id)
-    wait_for("the first", lambda: len(lines(instance, "told")) == 1)
-    instance.strike("launcher")
-    instance.strike("controller")
-
-    def asked() -> int:
-        return [event["event"] for event in instance.show(job_id)["events"]].count(
-            "SignalRequested"
-        )
-
-    # The answer is lost with the daemon, and the signal is not. What a new daemon writes down of
-    # itself is committed, too: it may die of that, before it has heard of the signal.
-    while asked() < 2:
-        instance.arm("journal.after-commit", "self")
-        instance.drf("signal", "USR1", job_id, check=False)
-        wait_for("its death", instance.is_dead)
-        instance.start()
-    wait_for("the second", lambda: len(lines(instance, "told")) == 2)
-    instance.kill_launcher()
-    (instance.work / "gate").touch()
-    assert instance.wait_end(job_id)["state"] == "COMPLETED"
-    assert lines(instance, "told") == ["USR1", "USR1"]
 
 
 GREEDY = "import time; held = bytearray(200 << 20); time.sleep(60)"

@@ -114,31 +114,6 @@ def test_a_job_waits_for_its_time_over_a_kill_until_a_reload_takes_the_rule_back
     assert instance.wait_end(held)["state"] == "COMPLETED"
 
 
-def test_no_more_of_a_group_run_at_once_also_after_a_restart(instance):
-    def ids_by_state(*chosen: str) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
-        for job in instance.status(*chosen):
-            found.setdefault(job["state"], []).append(job["id"])
-        return found
-
-    asked = ("-c", "0.1", "-m", "16M", "-g", "sweep%2", "--", "sleep", "600")
-    ids = [instance.submit(*asked) for _ in range(4)]
-    other = instance.submit("-c", "0.1", "-m", "16M", "--", "sleep", "600")
-    for job_id in (*ids[:2], other):
-        instance.wait_state(job_id, "RUNNING")
-    for _ in range(2):
-        assert ids_by_state("-g", "sweep") == {"RUNNING": ids[:2], "PENDING": ids[2:]}
-        assert "group sweep runs 2 at once at the most" in instance.drf("why", ids[2]).stdout
-        instance.strike("restart")
-    instance.drf("set", "-y", "--group", "sweep%3")
-    instance.wait_state(ids[2], "RUNNING")
-    assert ids_by_state("-g", "sweep") == {"RUNNING": ids[:3], "PENDING": ids[3:]}
-    instance.drf("cancel", "-y", "-g", "sweep")
-    for job_id in ids:
-        assert instance.wait_end(job_id)["state"] == "CANCELLED"
-    assert ids_by_state() == {"RUNNING": [other]}
-
-
 # -- who is stopped for others ----------------------------------------------------------------
 
 #: A pass every second, so that nobody waits long to be found starving.

@@ -19,7 +19,7 @@ from drfd.launcher.port import Policy
 from drfd.launcher.protocol import AttemptOrder, Message, SignalOrder
 from drfd.launcher.runner.runner import Runner
 from drfd.launcher.runner.starter.program import Starter
-from drfd.launcher.schedule import FREEZE_PAUSES_S, KILL_PAUSES_S, LocalAttempt, Schedule
+from drfd.launcher.schedule import KILL_PAUSES_S, LocalAttempt, Schedule
 from drfd.launcher.server import Launcher
 from fakes import Clock
 
@@ -44,23 +44,6 @@ def attempts(count: int, uid: int) -> list[LocalAttempt]:
     return [LocalAttempt((uid + number, 1), uid=uid) for number in range(count)]
 
 
-def test_what_is_due_is_done_once_and_sooner_if_that_is_asked(schedule, clock):
-    done: list[Key] = []
-    (each,) = attempts(1, 1001)
-    assert schedule.pause_s() is None
-    schedule.add(each, 5.0)
-    schedule.add(each, 9.0)
-    assert schedule.pause_s() == 5.0
-    schedule.run_due(lambda each: done.append(each.key))
-    assert done == []
-    schedule.add(each)
-    assert schedule.pause_s() == 0.0
-    schedule.run_due(lambda each: done.append(each.key))
-    clock.now_s += 9.0
-    schedule.run_due(lambda each: done.append(each.key))
-    assert (done, schedule.pause_s()) == ([each.key], None)
-
-
 def test_users_take_turns_and_one_whose_work_is_slow_waits(schedule, clock):
     """A user's thousands of signals kept the launches of all others waiting."""
     done: list[int | None] = []
@@ -82,34 +65,6 @@ def test_users_take_turns_and_one_whose_work_is_slow_waits(schedule, clock):
     clock.now_s += 2 * module.TURN_S
     schedule.run_due(slow)
     assert done[4:] == [1001]
-
-
-def test_one_whose_runner_is_gone_waits_for_nothing_slow(schedule, clock):
-    done: list[Key] = []
-
-    def slow(each: LocalAttempt) -> None:
-        done.append(each.key)
-        clock.now_s += module.TURN_S
-
-    for each in attempts(2, 1001):
-        schedule.add(each)
-    schedule.run_due(slow)
-    schedule.run_due(slow)
-    assert len(done) == 2
-
-
-def test_pauses_double_up_to_a_second(schedule, clock):
-    (each,) = attempts(1, 1001)
-    each.begin()
-    pauses = []
-    for _ in range(8):
-        schedule.put_off(each, *FREEZE_PAUSES_S)
-        pause_s = schedule.pause_s()
-        assert pause_s is not None
-        pauses.append(round(pause_s, 6))
-        clock.now_s += pause_s
-        schedule.run_due(lambda each: None)
-    assert pauses == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0]
 
 
 # -- as the launcher does it --------------------------------------------------------------

@@ -28,7 +28,7 @@ from drfd.launcher.confinement.cgroup_files import (
 from drfd.launcher.confinement.cgroup_v1 import CgroupV1
 from drfd.launcher.confinement.cgroup_v2 import CgroupV2
 from drfd.launcher.confinement.device_hiding import HiddenByController
-from drfd.launcher.confinement.interface import Confinement, Entrance, JobGroupGone, LimitFailed
+from drfd.launcher.confinement.interface import Confinement, JobGroupGone, LimitFailed
 from drfd.launcher.protocol import (
     NO_PIN,
     PIN,
@@ -535,60 +535,6 @@ def test_without_swap_accounting_the_memory_limit_stands_alone(kernel):
     assert not kernel.file(kernel.SWAP_FILE).exists()
 
 
-@each(
-    "name reads",
-    v1=[
-        ("cpu.cfs_quota_us", "-1"),
-        ("cpu.cfs_quota_us", "149999"),
-        ("cpu.shares", "1024"),
-        ("memory.limit_in_bytes", "9223372036854771712"),
-        ("memory.memsw.limit_in_bytes", "9223372036854771712"),
-        ("memory.kmem.tcp.limit_in_bytes", "9223372036854771712"),
-        ("pids.max", "max"),
-        ("pids.max", "99"),
-        ("blkio.throttle.read_bps_device", "8:0 999"),
-        ("blkio.throttle.write_bps_device", "8:16 2000"),
-        ("blkio.throttle.write_bps_device", "8:0 0"),
-    ],
-    v2=[
-        ("cpu.max", "max 100000"),
-        ("cpu.max", "149999 100000"),
-        ("cpu.max", "150000 50000"),
-        ("cpu.weight", "100"),
-        ("memory.max", "max"),
-        ("memory.max", "4096"),
-        ("memory.swap.max", "max"),
-        ("memory.oom.group", "0"),
-        ("pids.max", "max"),
-        ("pids.max", "99"),
-        ("io.max", "8:0 rbps=999 wbps=2000"),
-        ("io.max", "8:0 rbps=1000"),
-        ("io.max", "8:16 rbps=1000 wbps=2000"),
-    ],
-)
-def test_a_limit_that_reads_otherwise_is_no_limit(kernel, name, reads):
-    kernel.insists[name] = reads
-    with pytest.raises(LimitFailed) as raised:
-        kernel.create(WITH_DISK)
-    assert str(raised.value).startswith(f"{kernel.file(name)} was set to ")
-    assert " and reads " in str(raised.value)
-
-
-LIMIT_FILES = {
-    version: [name for name in names if name != "cpu.cfs_period_us"]
-    for version, names in IN_FILES.items()
-}
-
-
-@each("name", v1=[(name,) for name in LIMIT_FILES["v1"]], v2=[(x,) for x in LIMIT_FILES["v2"]])
-def test_a_limit_that_the_kernel_refuses_is_named(kernel, name):
-    """A partition in io.max, for one, is no device to it."""
-    kernel.fails[name] = errno.ENODEV
-    with pytest.raises(LimitFailed) as raised:
-        kernel.create(WITH_DISK)
-    assert str(raised.value) == f"{kernel.file(name)}: No such device"
-
-
 @on_v1
 def test_jobs_are_kept_from_swapping_by_what_the_group_hands_down(kernel):
     assert (kernel.directory().parent / "memory.swappiness").read_text() == "0"
@@ -664,9 +610,6 @@ def test_where_devices_share_a_hierarchy_each_job_has_one_cgroup_there(kernel):
     assert (kernel.place.leftovers(), kernel.place.remove(KEY), kernel.names()) == ([KEY], True, [])
 
 
-ONE_GPU = {"memory": (("0000:03:00.0", 1 << 30),)}
-
-
 @on_v2
 def test_the_memory_of_gpus_is_limited_where_the_kernel_can(kernel):
     """In whole pages. Of others, such as NVIDIA's, the use is measured alone."""
@@ -684,17 +627,6 @@ def test_the_memory_of_gpus_is_limited_where_the_kernel_can(kernel):
     kernel.create(key=(42, 1))
     assert kernel.read("dmem.max", (42, 1)) == kernel.FRESH["dmem"]["dmem.max"]
     assert len(kernel.written("dmem.max")) == 2
-
-
-@on_v2
-def test_a_limit_of_a_gpu_that_the_kernel_does_not_take_stops_the_launch(kernel):
-    kernel.open(and_="dmem")
-    kernel.insists["dmem.max"] = "drm/0000:03:00.0/vram max"
-    with pytest.raises(LimitFailed, match="vram 1073741824 and reads drm"):
-        kernel.create(**ONE_GPU)
-    kernel.fails["dmem.max"] = errno.EINVAL
-    with pytest.raises(LimitFailed, match="Invalid argument"):
-        kernel.create(key=(42, 1), **ONE_GPU)
 
 
 @each("making", v1=[(name,) for name in KernelV1.HIERARCHIES], v2=[("mkdir",)])
@@ -727,15 +659,6 @@ def test_a_cgroup_that_is_there_already_is_not_taken_over(kernel):
 
 
 # -- entering -------------------------------------------------------------------------------
-
-
-@on_v2
-def test_a_job_begins_in_its_cgroup(kernel):
-    kernel.open("cpuset", "io")
-    kernel.create()
-    procs = kernel.file("cgroup.procs")
-    assert kernel.place.entrance(KEY, LIMITS, 0) == Entrance(cgroup=str(procs.parent))
-    assert procs.read_text() == "", "a plan moves nobody"
 
 
 def test_a_process_is_moved_into_every_hierarchy_unless_the_job_is_full(kernel):
@@ -993,18 +916,6 @@ def test_a_cgroup_that_is_gone_needs_nothing(kernel):
     assert kernel.place.kill_pass(KEY, None)
     assert kernel.oom_kills() == (False, False)
     assert kernel.place.remove(KEY)
-
-
-@on_v2
-def test_a_cgroup_that_vanishes_while_it_is_read_is_gone(kernel, monkeypatch):
-    kernel.create()
-
-    def vanish(*words: object) -> str:
-        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
-
-    monkeypatch.setattr(Plain, "get_property", vanish)
-    assert kernel.place.kill_pass(KEY, None)
-    assert kernel.oom_kills() == (False, False)
 
 
 @on_v2

@@ -24,7 +24,6 @@ from drfd.launcher.confinement.cores import (
     choose_cpus,
     parse_list,
     read_machine,
-    usable_cpus,
 )
 from drfd.launcher.confinement.interface import LimitFailed
 from drfd.launcher.protocol import PIN, QUOTA, WEIGHT, AttemptLimits
@@ -115,16 +114,6 @@ def pins(kernel) -> Pins:
     return kernel.open()
 
 
-def test_a_launcher_that_was_killed_half_way_is_made_good(kernel, pins):
-    """The others had left already when it died, and the job that they had left for never came."""
-    kernel.share(pins, 1)
-    kernel.pin(pins, 2, 2)
-    kernel.remove((2, 1))
-    assert kernel.cpus((1, 1)) == ALL - {0, 1}
-    kernel.open()
-    assert kernel.cpus((1, 1)) == ALL
-
-
 def test_more_cpus_than_there_are_cannot_be_pinned(kernel, pins):
     """Somebody must stay with something, when more was given out than there is."""
     kernel.pin(pins, 1, 6)
@@ -145,12 +134,6 @@ def test_a_processor_that_goes_offline_is_neither_pinned_nor_shared(kernel, pins
     assert not pins.pin((3, 1), 5)
 
 
-def test_when_the_place_of_all_jobs_is_gone_there_is_nobody_to_give_back_to(kernel, pins):
-    kernel.pin(pins, 1, 3)
-    shutil.rmtree(kernel.root)
-    pins.forget((1, 1))
-
-
 def test_a_job_that_cannot_be_moved_off_keeps_another_from_starting(kernel, pins):
     kernel.share(pins, 1)
     kernel.make((2, 1))
@@ -162,12 +145,6 @@ def test_a_job_that_cannot_be_moved_off_keeps_another_from_starting(kernel, pins
     pins.forget((2, 1))
     assert kernel.pin(pins, 3, 8 - 1)
     assert len(kernel.cpus((1, 1))) == 1
-
-
-def test_another_that_is_just_leaving_is_no_hindrance(kernel, pins):
-    kernel.share(pins, 1)
-    (kernel.root / "job-1-1" / kernel.names["cpus"]).unlink()
-    assert kernel.pin(pins, 2, 2) == {0, 1}
 
 
 def test_what_the_kernel_makes_otherwise_is_no_limit(kernel, pins, monkeypatch):
@@ -399,8 +376,3 @@ def test_a_machine_is_read_as_the_kernel_describes_it_and_as_one_node_where_it_d
         write(tmp_path / f"cpu/cpu{number}/topology/thread_siblings_list", f"{siblings}\n")
     found = (LogicalCpu(0, 0, 0), LogicalCpu(1, 1, 1), LogicalCpu(3, 1, 1))
     assert read_machine({3, 0, 1}, tmp_path) == found
-
-
-def test_this_machine_can_be_read():
-    machine = read_machine(usable_cpus())
-    assert {cpu.number for cpu in machine} == os.sched_getaffinity(0)

@@ -454,17 +454,6 @@ def test_a_manager_that_does_not_answer_is_told(program, monkeypatch, script, sa
     assert str(raised.value) == said
 
 
-def test_a_machine_without_systemd_does_not_answer(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(detect, "PROGRAMS", str(tmp_path))
-    with pytest.raises(NoAnswer, match="systemctl: No such file or directory"):
-        SYSTEM.show("x.scope")
-    with pytest.raises(NoAnswer, match="systemd-run: No such file or directory"):
-        SYSTEM.start_holder("x.service", "/")
-    with pytest.raises(NoAnswer, match="systemd-run: No such file or directory"):
-        USERS.become_scope(["true"])
-
-
 def test_lingering_is_what_logind_has_written_down(tmp_path, monkeypatch):
     monkeypatch.setattr(service_module, "LINGER", str(tmp_path))
     assert not detect.lingers(os.getuid())
@@ -501,12 +490,6 @@ def test_a_process_goes_on_in_a_scope_with_its_pid_and_descriptors(program):
     os.close(out)
     scope = "--user --scope --quiet --collect --slice=drfd.slice"
     assert given.read_text().splitlines()[0] == f"{scope} true", "tried out first"
-
-
-def test_where_no_scope_can_be_had_a_process_goes_on_as_it_was(program):
-    program("systemd-run", "echo 'Access denied' >&2; exit 1")
-    with pytest.raises(NoAnswer, match="systemd-run: Access denied"):
-        USERS.become_scope(["false"])
 
 
 # -- lines of /proc/self/mountinfo as kernels write them ----------------------------------

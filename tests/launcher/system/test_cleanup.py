@@ -126,31 +126,6 @@ def sweeps(background, clock, monkeypatch) -> IpcSweeps:
     return IpcSweeps(background, min_uid=1000, mono=clock)  # type: ignore[arg-type]
 
 
-def test_a_sweep_begins_a_moment_after_the_last_attempt(sweeps, background, clock):
-    sweeps.begun(1000)
-    sweeps.begun(1000)
-    sweeps.gone(1000)
-    assert sweeps.pause_s() is None
-    sweeps.gone(1000)
-    assert sweeps.pause_s() == 1.5
-    sweeps.run_due()
-    assert background.started == []
-    clock.now_s += 1.5
-    sweeps.run_due()
-    assert (background.started, sweeps.pause_s()) == ([1000], None)
-
-
-def test_a_job_that_starts_ends_the_sweep_first(sweeps, background, clock):
-    sweeps.begun(1000)
-    sweeps.gone(1000)
-    clock.now_s += 1.5
-    sweeps.run_due()
-    sweeps.begun(1001)
-    assert background.killed == []
-    sweeps.begun(1000)
-    assert background.killed == [1]
-
-
 def test_a_sweep_that_does_not_end_is_the_only_one(sweeps, background, clock):
     """A user whose sweeps hang could have any number of them."""
     for _ in range(3):
