@@ -12,7 +12,6 @@ import click
 from drfd.client.connection import Connection, choose
 from drfd.client.words import (
     Ref,
-    parse_begin,
     parse_id,
     parse_ids,
     parse_past,
@@ -20,7 +19,7 @@ from drfd.client.words import (
     parse_whole,
 )
 from drfd.common.errors import ConfigError, Refused
-from drfd.common.units import is_endless, parse_duration
+from drfd.common.units import parse_duration
 from drfd.protocol.job_options import CONDITIONS, OPTIONS, OTHERS, RESOURCES, Option
 from drfd_cli import output, personal, which_job
 from drfd_cli.output import Columns, Form, render
@@ -68,16 +67,6 @@ def _job_line() -> ModuleType:
     return job_line
 
 
-def parse_limit(text: str) -> int:
-    """Read a time limit: seconds, or 0 for none."""
-    if is_endless(text):
-        return 0
-    seconds, remark = parse_duration(text), _job_line().remark_on_limit(text)
-    if remark is not None:
-        output.say(remark)
-    return seconds
-
-
 DURATION = QuantityParam("TIME", parse_duration)
 LINES = QuantityParam("N", partial(parse_whole, bounds=(1, 1000), what="number"))
 SIGNAL = QuantityParam("SIGNAL", parse_signal)
@@ -94,16 +83,6 @@ def _ids(text: str, *, takes_latest: bool = False) -> list[Ref]:
     form = "write 41, 3-7 or 1,4-6"
     find = partial(which_job.find, connect, form=form, takes_latest=takes_latest)
     return which_job.each_of(text, parse_ids, lambda word: [find(word)])
-
-
-def parse_new_start(text: str) -> int:
-    """Read the value of --begin of `drf set`, where an empty text takes the condition away."""
-    if not text.strip():
-        return 0
-    begin_s, remark = parse_begin(text), _job_line().remark_on_start(text)
-    if remark is not None:
-        output.say(remark)
-    return begin_s
 
 
 IDS = QuantityParam("IDS", _ids)
@@ -176,11 +155,6 @@ def job_ids(*, required: bool, only_read: bool = False) -> Callable[[F], F]:
         "ids", metavar="IDS...", nargs=-1, required=False, type=_READ_IDS if only_read else IDS,
         callback=_or_latest if required else _flat,
     )  # fmt: skip
-
-
-def _joined(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-    """Join the lists of all occurrences into one, or return None for an option not given."""
-    return [each for part in value for each in part] if value else None
 
 
 def _flat(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
@@ -346,19 +320,14 @@ class JobCommand(GroupedHelp):
         return []
 
 
-def click_option(
-    option: Option, *names: str, about: str = "", read: Callable[[str], Any] | None = None
-) -> Callable[[F], F]:
-    """Return the decorator that adds an option of the table to a command; perhaps with other names
-    and another help. `read` reads its value."""
+def click_option(option: Option, *names: str, about: str = "") -> Callable[[F], F]:
+    """Return the decorator that adds an option of the table to a command, with its texts as they
+    are; perhaps with other names and another help."""
     if option.kind == "flag":
         return click.option(*option.names, option.key, is_flag=True, help=option.about)
-    is_many = option.many == "each"
     return click.option(
         *(names or (*option.names, option.key)),
-        type=None if read is None else QuantityParam(option.metavar, read),
-        metavar=option.metavar, multiple=is_many, callback=_joined if is_many else None,
-        help=about or option.about,
+        metavar=option.metavar, multiple=option.many == "each", help=about or option.about,
     )  # fmt: skip
 
 

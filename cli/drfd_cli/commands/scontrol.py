@@ -37,7 +37,8 @@ from drfd_cli.slurm.lookup import (
     partitions,
     read_machine,
 )
-from drfd_cli.slurm.sbatch_options import Asked, read_limit, translate
+from drfd_cli.slurm.sbatch_options import Asked, in_slurms_words, read_limit, translate
+from drfd_cli.submission.job_line import WrongWords
 
 #: Options by their long names, each with its values.
 Found = Mapping[str, list[str]]
@@ -431,7 +432,7 @@ def _update_jobs(ids: list[Ref], given: dict[str, str]) -> int:
     if ignored:
         output.say(f"without effect here: {', '.join(ignored)}")
     client = connect()
-    changes = _changes(given) | _more_time(client, ids, given.get("timelimit", ""))
+    changes = _changes(client, given) | _more_time(client, ids, given.get("timelimit", ""))
     codes = [_act(client, "set", {"ids": ids}, **changes)] if changes else []
     # Priority=0 holds a job, as in Slurm.
     codes += [_act(client, "hold", {"ids": ids})] if given.get("priority") == "0" else []
@@ -451,9 +452,9 @@ def _more_time(client: Connection, ids: list[Ref], by: str) -> dict[str, object]
     return add_to_limit(client, {"ids": ids}, seconds if by[0] == "+" else -seconds, by)
 
 
-def _changes(given: Mapping[str, str]) -> dict[str, Any]:
+def _changes(client: Connection, given: Mapping[str, str]) -> dict[str, Any]:
     """Return the fields of the request `set` that these values ask for. Raises Refused."""
-    from drfd_cli.commands import set as changing
+    from drfd_cli.commands.retry import changes_of
 
     options: Options = {
         _AS_OPTIONS[key]: Given(value)
@@ -467,12 +468,14 @@ def _changes(given: Mapping[str, str]) -> dict[str, Any]:
     made = translate(options, host_name(), "scontrol")
     if made.is_singleton or made.begun:
         raise Refused("bad-value", "Dependency: after and singleton are for a submission alone")
-    words = ["--rename" if word == "-n" else word for word in made.words]
+    words = made.words
     for key, option in (("dependency", "--after"), ("comment", "--comment")):
         words += [option, ""] if given.get(key) == "" else []
     words += ["-p", made.partitions[0]] if made.partitions else []
-    with changing.command.make_context("scontrol", ["-y", *words, "--", "1"]) as context:
-        return changing.changes(context.params)
+    try:
+        return dict(changes_of(words, client).fields)
+    except WrongWords as error:
+        raise click.UsageError(in_slurms_words(str(error))) from None
 
 
 # -- the rest ----------------------------------------------------------------------------------

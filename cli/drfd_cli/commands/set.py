@@ -9,38 +9,32 @@ import subprocess
 import sys
 import tempfile
 import time as clock
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from drfd.client.connection import Connection
-from drfd.client.option_values import fields_of, words_of
-from drfd.client.option_values import read as read_value
+from drfd.client.option_values import words_of
 from drfd.client.words import Ref
 from drfd.common.errors import DrfdError, Refused
 from drfd.common.units import parse_duration, show_duration
-from drfd.protocol.job_options import OPTIONS
+from drfd.protocol.job_options import OPTIONS, Option
 from drfd_cli import output
 from drfd_cli.commands.job_actions import act, selecting_by
 from drfd_cli.commands.retry import Edits, changes_of, submit_again
 from drfd_cli.options import (
-    F,
     KnowingOthers,
     all_of,
     click_option,
     connect,
     filters_in,
     job_id,
-    parse_limit,
-    parse_new_start,
 )
 from drfd_cli.output import Result
 from drfd_cli.submission.job_line import WrongWords, directives
-from drfd_cli.which_job import read_after
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import JobView, ShowReply, SubmissionReply
@@ -61,14 +55,6 @@ class _More:
     text: str
 
 
-def _parse_limit(text: str) -> int | _More:
-    word = text.strip()
-    if word[:1] not in ("+", "-"):
-        return parse_limit(text)
-    seconds = parse_duration(word[1:])
-    return _More(-seconds if word[0] == "-" else seconds, word)
-
-
 @dataclass(frozen=True, slots=True)
 class _NewLimit:
     """Finds the limit to set, and asks about running jobs that it would stop at once."""
@@ -79,7 +65,7 @@ class _NewLimit:
     def __call__(self, client: Connection, select: Mapping[str, object]) -> dict[str, object]:
         if self.asked == 0:
             # No limit stops nothing.
-            return {}
+            return {"time_limit_s": 0}
         jobs = [
             job
             for job in client.jobs("status", select=select)
@@ -169,59 +155,38 @@ def _end_line(reply: ShowReply) -> str | None:
     return f"job {label} ends by {output.show_when(now_s + left_s)} now"
 
 
-#: Options with other names here, because those of `drf submit` select jobs.
+#: The options that change jobs, by click's names. Some have other names here, because those of
+#: `drf submit` select jobs.
 _NAMES = {"name": ("--rename", "rename"), "group": ("--group", "into")}
-_READERS: dict[str, Callable[[str], Any]] = {
-    "limit": _parse_limit, "begin": parse_new_start, "after": partial(read_after, connect),
-}  # fmt: skip
-
-
-def _changing(function: F) -> F:
-    """Add the options of a job that can be changed."""
-    options = (
-        click_option(
-            each,
-            *_NAMES.get(each.key, ()),
-            about=each.in_set,
-            read=_READERS.get(each.kind, partial(read_value, each)),
-        )
-        for each in OPTIONS
-        if each.in_set
-    )
-    return all_of(*options)(function)
-
-
-def changes(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a request that these parameters change."""
-    params = {each.key: _NAMES.get(each.key, (each.key,))[-1] for each in OPTIONS if each.in_set}
-    return fields_of({key: given[param] for key, param in params.items()})
+_CHANGING = {_NAMES.get(each.key, (each.key,))[-1]: each for each in OPTIONS if each.in_set}
 
 
 @click.command("set", cls=KnowingOthers)
 @selecting_by("-g", "--in-group")
-@_changing
+@all_of(*(
+    click_option(each, *_NAMES.get(each.key, ()), about=each.in_set) for each in _CHANGING.values()
+))  # fmt: skip
 def command(**given: Any) -> Result:
     """Change waiting jobs; of running ones the time limit, which only administrators lengthen.
     `--after ''` takes conditions away.
     `--group NAME%N` without jobs changes all waiting jobs of that group."""
-    asked, time = changes(given), given["time"]
-    own = {_NAMES.get(each.key, (each.key,))[-1] for each in OPTIONS if each.in_set}
-    chosen = {name: value for name, value in given.items() if name not in own}
-    if given["pool"] == "":
+    texts = {option: given.pop(name) for name, option in _CHANGING.items()}
+    chosen, asked, time = given, *_changes(texts)
+    if asked.get("pool") == "":
         raise click.UsageError("-p '' names no pool; drf shares lists the pools")
-    if "%" in (chosen.get("group") or ""):
+    if "%" in (chosen["group"] or ""):
         raise click.UsageError(
             f"-g selects the jobs of a group; write --group {chosen['group']} for the limit"
         )
-    if not asked:
-        hint = "; -n selects jobs, --rename changes a name" if chosen.get("name") else ""
-        if chosen.get("group"):
+    if not asked and time is None:
+        hint = "; -n selects jobs, --rename changes a name" if chosen["name"] else ""
+        if chosen["group"]:
             hint = "; -g selects the jobs of a group, --group NAME%N puts jobs into one"
         options = "-c, -m, --io, --gres, -t, -p, --priority, ..."
         raise click.UsageError(f"say what to change: {options}{hint}")
     if chosen["ids"] and chosen["name"] is not None and "name" not in asked:
         raise click.UsageError("-n selects jobs and cannot narrow ids; --rename changes a name")
-    if asked.get("group") and list(asked) == ["group"] and not chosen["ids"] and (
+    if asked.get("group") and (list(asked), time) == (["group"], None) and not chosen["ids"] and (
         not filters_in(chosen)
     ):  # fmt: skip
         # The limit belongs to each job that names it, and running jobs keep theirs.
@@ -229,6 +194,33 @@ def command(**given: Any) -> Result:
     refine = None if time is None else _NewLimit(time, chosen["yes"])
     tell = None if time is None else _tell_ends
     return act("set", "changed", asked=asked, refine=refine, tell=tell, **chosen)
+
+
+def _changes(
+    texts: Mapping[Option, str | Sequence[str] | None],
+) -> tuple[dict[str, Any], int | _More | None]:
+    """Return the fields of a request that these texts of options change, and the time limit apart:
+    it may be a change of what the jobs have. Raises UsageError."""
+    words: list[str] = []
+    more: _More | None = None
+    asked: dict[str, Any] = {}
+    try:
+        for option, given in texts.items():
+            for text in [given] if isinstance(given, str) else given or ():
+                sign, word = text.strip()[:1], text.strip()[1:]
+                if option.key == "time" and sign in ("+", "-"):
+                    more = _More(int(f"{sign}{parse_duration(word)}"), text.strip())
+                elif option.key == "begin" and not sign:
+                    asked["begin_s"] = 0
+                else:
+                    words.append(f"{option.flag}={text}")
+        found = changes_of(words, connect())
+    except (Refused, WrongWords) as error:
+        raise click.UsageError(str(error)) from None
+    for remark in found.remarks:
+        output.say(remark)
+    asked |= found.fields
+    return asked, asked.pop("time_limit_s", more)
 
 
 # -- drf edit ----------------------------------------------------------------------------------
