@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import click
@@ -14,7 +14,6 @@ from drfd.client.connection import Connection
 from drfd.client.words import Ref, parse_ids
 from drfd.common.errors import Refused
 from drfd.common.indices import MAX_TASKS
-from drfd.common.units import MAIN
 from drfd_cli import output
 from drfd_cli.commands.slurm_lists import known_jobs, steps_of
 from drfd_cli.habits import HABITS
@@ -34,8 +33,7 @@ from drfd_cli.slurm.lookup import (
     as_reservation,
     check_partitions,
     just_ended,
-    partitions,
-    read_machine,
+    read_nodes,
 )
 from drfd_cli.slurm.sbatch_options import Asked, in_slurms_words, read_limit, translate
 from drfd_cli.submission.job_line import WrongWords
@@ -211,68 +209,71 @@ def _lines_of(job: Mapping[str, Any]) -> list[str]:
     return [line.replace("Time=N/A", "Time=Unknown") for line in lines if line not in _EMPTY]
 
 
+#: The lines about the machine, about it in a partition, and about a reservation, with keys.
+_NODE = (
+    "NodeName={name} CPUAlloc={alloc} CPUTot={cpus}",
+    "Gres={gres_or_null}",
+    "NodeAddr={name} NodeHostName={name}",
+    "RealMemory={memory_mib} AllocMem={used_mib} FreeMem={free_mib}",
+    "State={upper_state} Partitions={partition_names}",
+    "Reason={reason}",
+)
+_PARTITION = (
+    "PartitionName={partition}",
+    "AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL",
+    "AllocNodes=ALL Default={is_usual} QoS=N/A",
+    "DefaultTime=NONE DisableRootJobs=NO ExclusiveUser=NO GraceTime=0 Hidden=NO",
+    "MaxNodes=1 MaxTime=UNLIMITED MinNodes=0 LLN=NO MaxCPUsPerNode=UNLIMITED",
+    "Nodes={name}",
+    "PriorityJobFactor=1 PriorityTier=1 RootOnly=NO ReqResv=NO OverSubscribe=NO",
+    "OverTimeLimit=NONE PreemptMode=OFF",
+    "State=UP TotalCPUs={cpus} TotalNodes=1 SelectTypeParameters=NONE",
+    "JobDefaults=(null)",
+    "DefMemPerNode=UNLIMITED MaxMemPerNode=UNLIMITED",
+    "TRES={tres_of_node}",
+)
+_RESERVATION = (
+    "ReservationName={ReservationName} StartTime={StartTime} EndTime={EndTime} "
+    "Duration={Duration} Nodes={Nodes} NodeCnt=1 Flags=MAINT,ALL_NODES State={State}",
+)
+
+
 def _show_node(names: list[str], found: Found) -> None:
     client = connect()
-    machine = read_machine(client)
-    unknown = [name for name in parts(names) if name != machine.name]
+    node = read_nodes(client)[0]
+    unknown = [name for name in parts(names) if name != node["name"]]
     if unknown:
-        raise Refused("no-node", f"there is no node {unknown[0]}; this is {machine.name}")
-    if data.is_asked(found):
-        shown = data.node_object(machine, partitions(client))
-        data.show(found, client, nodes=[shown])
-        return
-    used_bytes = machine.memory_bytes - machine.free_memory_bytes
-    lines = [
-        f"NodeName={machine.name} CPUAlloc={machine.cpus - machine.idle} CPUTot={machine.cpus}",
-        f"Gres={machine.gres}",
-        f"NodeAddr={machine.name} NodeHostName={machine.name}",
-        f"RealMemory={machine.memory_bytes >> 20} AllocMem={used_bytes >> 20} "
-        f"FreeMem={machine.free_memory_bytes >> 20}",
-        f"State={machine.long_state.upper()} Partitions={','.join(partitions(client))}",
-        *([f"Reason={machine.reason}"] if machine.reason != "none" else []),
-    ]
-    _print(lines, found)
+        raise Refused("no-node", f"there is no node {unknown[0]}; this is {node['name']}")
+    _print_all(found, client, "nodes", [node], _NODE)
 
 
 def _show_partition(names: list[str], found: Found) -> None:
     client = connect()
     check_partitions(client, parts(names))
-    machine = read_machine(client)
-    shown = [name for name in partitions(client) if not names or name in parts(names)]
-    if data.is_asked(found):
-        told = [data.partition_object(machine, name) for name in shown]
-        data.show(found, client, partitions=told)
-        return
-    for name in shown:
-        is_usual = "YES" if name == MAIN else "NO"
-        _print([
-            f"PartitionName={name}",
-            "AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL",
-            f"AllocNodes=ALL Default={is_usual} QoS=N/A",
-            "DefaultTime=NONE DisableRootJobs=NO ExclusiveUser=NO GraceTime=0 Hidden=NO",
-            "MaxNodes=1 MaxTime=UNLIMITED MinNodes=0 LLN=NO MaxCPUsPerNode=UNLIMITED",
-            f"Nodes={machine.name}",
-            "PriorityJobFactor=1 PriorityTier=1 RootOnly=NO ReqResv=NO OverSubscribe=NO",
-            "OverTimeLimit=NONE PreemptMode=OFF",
-            f"State=UP TotalCPUs={machine.cpus} TotalNodes=1 SelectTypeParameters=NONE",
-            "JobDefaults=(null)",
-            "DefMemPerNode=UNLIMITED MaxMemPerNode=UNLIMITED",
-            f"TRES={machine.tres}",
-        ], found)  # fmt: skip
+    nodes = [node for node in read_nodes(client) if not names or node["partition"] in parts(names)]
+    _print_all(found, client, "partitions", nodes, _PARTITION)
 
 
 def _show_reservation(names: list[str], found: Found) -> None:
     client = connect()
-    windows = client.request("doctor")["windows"]
+    windows = map(as_reservation, client.request("doctor")["windows"])
     shown = [each for each in windows if not names or each["name"] in names]
-    if data.is_asked(found):
-        told = list(map(data.reservation_object, shown))
-        data.show(found, client, reservations=told)
-        return
-    for each in shown:
-        _print([" ".join(f"{key}={value}" for key, value in as_reservation(each).items())], found)
-    if not shown:
+    _print_all(found, client, "reservations", shown, _RESERVATION)
+    if not shown and not data.is_asked(found):
         click.echo("No reservations in the system")
+
+
+def _print_all(
+    found: Found, client: Connection, what: str, views: Iterable[fields.View], lines: Iterable[str]
+) -> None:
+    """Print these views in lines with their keys, or as data."""
+    if data.is_asked(found):
+        shape = what.removesuffix("s")
+        data.show(found, client, **{what: [data.shape(shape, each) for each in views]})
+        return
+    for each in views:
+        told = (line.format_map(each) for line in lines)
+        _print([line for line in told if line != "Reason="], found)
 
 
 def _show_license(names: list[str], found: Found) -> None:

@@ -105,10 +105,9 @@ def _rows(client: Connection, entity: str) -> list[dict[str, str]]:
                 "PreemptMode": "cluster", "UsageFactor": "1.000000", "ID": "1",
             }]  # fmt: skip
         case "cluster":
-            machine = lookup.read_machine(client)
             return [{
                 **usual, "Name": host_name(), "ControlHost": host_name(), "ControlPort": "0",
-                "RPC": "0", "Share": "1", "TRES": machine.tres,
+                "RPC": "0", "Share": "1", "TRES": lookup.read_nodes(client)[0]["tres_of_node"],
                 "NodeCount": "1", "NodeNames": host_name(),
             }]  # fmt: skip
         case "tres":

@@ -452,31 +452,25 @@ def sinfo(words: list[str]) -> int:
     return _repeated(found, _list_machine)
 
 
+#: The heads and the fields of `sinfo -T`.
+_RESERVATIONS = "{:<12} {:>8} {:>19} {:>19} {:>11} {}"
+_HEADS = ("RESV_NAME", "STATE", "START_TIME", "END_TIME", "DURATION", "NODELIST")
+_OF_RESERVATION = ("ReservationName", "State", "StartTime", "EndTime", "Duration", "Nodes")
+
+
 def _list_machine(found: Mapping[str, list[str]]) -> int:
     client = connect()
     if "reservation" in found:
-        heads = {
-            "ReservationName": "RESV_NAME", "State": "STATE", "StartTime": "START_TIME",
-            "EndTime": "END_TIME", "Duration": "DURATION", "Nodes": "NODELIST",
-        }  # fmt: skip
         windows = list(map(lookup.as_reservation, client.request("doctor")["windows"]))
-        for row in ([] if "noheader" in found else [heads]) + windows if windows else []:
-            name, state, *times, nodes = (row[key] for key in heads)
-            click.echo(
-                f"{name:<12} {state:>8} {times[0]:>19} {times[1]:>19} {times[2]:>11} {nodes}"
-            )
-        if not windows:
+        rows = [[window[key] for key in _OF_RESERVATION] for window in windows]
+        for row in ([] if "noheader" in found else [_HEADS]) + rows if rows else []:
+            click.echo(_RESERVATIONS.format(*row))
+        if not rows:
             click.echo("No reservations in the system")
         return 0
-    machine = lookup.read_machine(client)
-    names = lookup.partitions(client)
+    nodes = lookup.read_nodes(client)
     if "partition" in found:
-        names = [name for name in names if name in parts(found["partition"])]
-    is_meant = machine.name in parts(found["nodes"]) if "nodes" in found else True
-    if "states" in found:
-        is_meant &= machine.is_in(parts(found["states"]))
-    is_meant &= "dead" not in found
-    is_meant &= machine.by is not None or "list-reasons" not in found
+        nodes = [node for node in nodes if node["partition"] in parts(found["partition"])]
     usual = "%9P %.5a %.10l %.6D %.6t %N"
     if "Node" in found:
         usual = "%N %.6D %.9P %.6t"
@@ -485,18 +479,25 @@ def _list_machine(found: Mapping[str, list[str]]) -> int:
     elif "summarize" in found:
         usual = "%9P %.5a %.10l %.16F %N"
     elif "list-reasons" in found:
-        usual, names = "%20E %9u %19H %N", names[:1]
+        usual, nodes = "%20E %9u %19H %N", nodes[:1]
+    nodes = [
+        node for node in nodes
+        if ("nodes" not in found or node["name"] in parts(found["nodes"]))
+        and ("states" not in found or lookup.is_in(node, parts(found["states"])))
+        and "dead" not in found and (node["by"] or "list-reasons" not in found)
+    ]  # fmt: skip
     if data.is_asked(found):
-        told = [data.sinfo_object(machine, name) for name in names if is_meant]
+        told = [
+            data.shape("sinfo", {**node, "of_partition": data.shape("partition", node)})
+            for node in nodes
+        ]
         data.show(found, client, sinfo=told)
         return 0
-    signs = lookup.NODE_SIGNS
-    asked = _format(found, usual, lookup.NODE_WORDS, signs)
-    rows = [fields.by_sign(machine.fields(name).items())[0] for name in names]
-    if "noheader" not in found:
-        click.echo(fields.fill(asked, {sign: head for sign, (head, _) in signs.items()}))
-    lines = [fields.fill(asked, {sign: value for sign, (_, value) in row.items()}) for row in rows]
+    asked = _format(found, usual, lookup.NODE_WORDS, lookup.NODE_SIGNS)
+    lines = fields.rows_by_signs(
+        asked, nodes, heads="noheader" not in found, signs=lookup.NODE_SIGNS
+    )
     # Slurm puts partitions together of which nothing is shown that tells them apart.
-    for line in dict.fromkeys(lines if is_meant else []):
+    for line in dict.fromkeys(lines):
         click.echo(line)
     return 0

@@ -10,7 +10,6 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -148,13 +147,12 @@ def just_ended(client: Connection, **select: object) -> list[fields.View]:
     return list(found)[::-1]
 
 
-def as_reservation(window: Mapping[str, Any]) -> dict[str, str]:
-    """Return what scontrol shows of a maintenance window, which is a reservation in Slurm."""
+def as_reservation(window: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a maintenance window, which is a reservation in Slurm, with what is shown of it."""
     return {
-        "ReservationName": output.clean(window["name"]),
+        **window, "ReservationName": output.clean(window["name"]),
         "StartTime": fields.moment(window["start"]), "EndTime": fields.moment(window["end"]),
-        "Duration": fields.span(window["end"] - window["start"], whole=True),
-        "Nodes": host_name(), "NodeCnt": "1", "Flags": "MAINT,ALL_NODES",
+        "Duration": fields.span(window["end"] - window["start"], whole=True), "Nodes": host_name(),
         "State": "ACTIVE" if window["start"] <= time.time() else "INACTIVE",
     }  # fmt: skip
 
@@ -165,106 +163,90 @@ def as_reservation(window: Mapping[str, Any]) -> dict[str, str]:
 _LONG = {"mix": "mixed", "alloc": "allocated", "drain": "drained", "drng": "draining"}
 
 
-@dataclass(frozen=True, slots=True)
-class NodeInfo:
-    name: str
-    #: Cores that jobs can have, and those that none has.
-    cpus: int
-    idle: int
-    memory_bytes: int
-    free_memory_bytes: int
-    #: What is counted here, such as `gpu:2`, or `(null)`.
-    gres: str
-    #: The short name of the state.
-    state: str
-    #: Why no job starts, or `none`.
-    reason: str
-    #: Who has stopped it, and since when in Unix seconds; None while jobs start.
-    by: str | None
-    since_s: float | None
-    #: What processes outside drfd use of the cores that jobs could have.
-    outside: int
-
-    @property
-    def tres(self) -> str:
-        return f"cpu={self.cpus},mem={self.memory_bytes >> 20}M,node=1"
-
-    @property
-    def load(self) -> float:
-        return os.getloadavg()[0]
-
-    @property
-    def long_state(self) -> str:
-        return _LONG.get(self.state, self.state)
-
-    def is_in(self, words: Iterable[str]) -> bool:
-        """Return whether the machine is in one of these states, short or long; `a&b` is both.
-        Raises UsageError."""
-        own = {"all", self.state, self.long_state}
-        if self.by is not None:
-            own |= {"drain"}
-        asked = [[each.rstrip("*~#!%$@^-+") for each in word.lower().split("&")] for word in words]
-        for each in (each for some in asked for each in some if each not in known.NODE_STATES):
-            there = ", ".join(known.NODE_STATES)
-            raise click.UsageError(f"there is no state {each}; there are: {there}")
-        return any(own.issuperset(some) for some in asked)
-
-    def fields(self, partition: str) -> dict[str, str]:
-        """Return the fields of `sinfo` for the machine in a partition, by sign, head and names, as
-        `fields.by_sign` has them."""
-        used = self.cpus - self.idle - self.outside
-        idle, other = (0, self.idle + self.outside) if self.by else (self.idle, self.outside)
-        nodes = "0/0/1" if self.by else "0/1/0" if self.state == "idle" else "1/0/0"
-        since = "Unknown" if self.since_s is None else fields.moment(self.since_s)
-        return dict(known.SINFO) | {
-            "P PARTITION partition": f"{partition}{'*' * (partition == MAIN)}",
-            "R PARTITION partitionname": partition, "a AVAIL available": "up",
-            "l TIMELIMIT time": "infinite", "D NODES nodes": "1",
-            "t STATE statecompact": self.state, "T STATE statelong statecomplete": self.long_state,
-            "N NODELIST nodelist": self.name, "n HOSTNAMES nodehost": self.name,
-            "o NODE_ADDR nodeaddr": self.name, "v VERSION version": SLURM_VERSION,
-            "c CPUS cpus": str(self.cpus), "m MEMORY memory": str(self.memory_bytes >> 20),
-            "X SOCKETS sockets": str(self.cpus), "z S:C:T socketcorethread": f"{self.cpus}:1:1",
-            "C CPUS(A/I/O/T) cpusstate": f"{used}/{idle}/{other}/{self.cpus}",
-            "G GRES gres": self.gres, "e FREE_MEM freemem": str(self.free_memory_bytes >> 20),
-            "A NODES(A/I) nodeai": nodes[:3], "F NODES(A/I/O/T) nodeaiot": f"{nodes}/1",
-            "E REASON reason": self.reason, "u USER user": self.by or "Unknown",
-            "U USER userlong": self.by or "Unknown",
-            "H TIMESTAMP timestamp": since, "O CPU_LOAD cpusload": f"{self.load:.2f}",
-            "f AVAIL_FEATURES features features_act": "(null)", "d TMP_DISK disk": "0",
-            "p PRIO_TIER prioritytier priority": "1",
-            "{allocmem} ALLOCMEM": str(self.memory_bytes - self.free_memory_bytes >> 20),
-        }  # fmt: skip
+def _of(name: str) -> Callable[[fields.View], str]:
+    return lambda node: str(node[name])
 
 
-#: Signs of `sinfo -o` with their heads, and names of `-O` → their signs.
-NODE_SIGNS, NODE_WORDS = fields.by_sign(
-    NodeInfo("", 0, 0, 0, 0, "", "", "", None, None, 0).fields("").items()
-)
+#: Signs of `sinfo -o` with their heads and what they hold, and names of `-O` → their signs.
+NODE_SIGNS, NODE_WORDS = fields.by_sign((
+    *((words, fields.always(value)) for words, value in known.SINFO),
+    ("P PARTITION partition",
+     lambda node: f"{node['partition']}{'*' * (node['partition'] == MAIN)}"),
+    ("R PARTITION partitionname", _of("partition")), ("a AVAIL available", fields.always("up")),
+    ("l TIMELIMIT time", fields.always("infinite")), ("D NODES nodes", fields.always("1")),
+    ("t STATE statecompact", _of("state")), ("T STATE statelong statecomplete", _of("long_state")),
+    ("N NODELIST nodelist", _of("name")), ("n HOSTNAMES nodehost", _of("name")),
+    ("o NODE_ADDR nodeaddr", _of("name")), ("v VERSION version", _of("version")),
+    ("c CPUS cpus", _of("cpus")), ("m MEMORY memory", _of("memory_mib")),
+    ("X SOCKETS sockets", _of("cpus")), ("z S:C:T socketcorethread", "{cpus}:1:1".format_map),
+    ("C CPUS(A/I/O/T) cpusstate", "{used}/{free}/{other}/{cpus}".format_map),
+    ("G GRES gres", _of("gres_or_null")), ("e FREE_MEM freemem", _of("free_mib")),
+    ("A NODES(A/I) nodeai", "{nodes_used}/{nodes_idle}".format_map),
+    ("F NODES(A/I/O/T) nodeaiot", "{nodes_used}/{nodes_idle}/{nodes_other}/1".format_map),
+    ("E REASON reason", lambda node: node["reason"] or "none"),
+    ("u USER user", lambda node: node["by"] or "Unknown"),
+    ("U USER userlong", lambda node: node["by"] or "Unknown"),
+    ("H TIMESTAMP timestamp", lambda node: fields.moment(node["since"], "Unknown")),
+    ("O CPU_LOAD cpusload", lambda node: f"{node['load_percent'] / 100:.2f}"),
+    ("f AVAIL_FEATURES features features_act", fields.always("(null)")),
+    ("d TMP_DISK disk", fields.always("0")),
+    ("p PRIO_TIER prioritytier priority", fields.always("1")),
+    ("{allocmem} ALLOCMEM", _of("used_mib")),
+))  # fmt: skip
 
 
-def read_machine(client: Connection) -> NodeInfo:
-    """Return what the machine has, how much of it is free, and whether jobs start."""
+def is_in(node: fields.View, words: Iterable[str]) -> bool:
+    """Return whether the machine is in one of these states, short or long; `a&b` is both. Raises
+    UsageError."""
+    own = {"all", node["state"], node["long_state"], *(["drain"] if node["by"] else [])}
+    asked = [[each.rstrip("*~#!%$@^-+") for each in word.lower().split("&")] for word in words]
+    for each in (each for some in asked for each in some if each not in known.NODE_STATES):
+        there = ", ".join(known.NODE_STATES)
+        raise click.UsageError(f"there is no state {each}; there are: {there}")
+    return any(own.issuperset(some) for some in asked)
+
+
+def read_nodes(client: Connection) -> list[fields.View]:
+    """Return the machine in each partition: what it has, how much of it is free, and whether jobs
+    start."""
     shares = client.request("shares")
     status = client.request("status", limit=1)
     capacity, free = shares["capacity"], shares["free"]
     counts = count_resources(client, capacity["gres"])
-    cpus = int(capacity["cores"])
+    cpus, memory, free_bytes = int(capacity["cores"]), capacity["memory"], max(0, free["memory"])
     external = shares.get("external")
     outside = 0 if external is None else math.ceil(external["cores"] - external["kept"]["cores"])
     unused = max(0, int(free["cores"]))
+    # What processes outside drfd use of the cores that jobs could have.
     outside = min(unused, max(0, outside))
     idle = unused - outside
     state = "idle" if idle == cpus else "mix" if idle > 0 else "alloc"
+    states = [_LONG.get(state, state).upper()]
+    by, drain = "", status.get("drain")
     if status["draining"]:
         state = "drain" if state == "idle" else "drng"
-    drain = status.get("drain")
-    reason = "none" if drain is None else output.clean(drain["reason"] or "none", 200)
-    return NodeInfo(
-        name=host_name(), cpus=cpus, idle=idle, memory_bytes=capacity["memory"],
-        free_memory_bytes=max(0, free["memory"]),
-        gres=",".join(f"{name}:{count}" for name, count in counts.items()) or "(null)",
-        state=state, reason=reason, outside=outside,
-        by=output.clean(drain["by"]) if drain is not None else "root" if state[0] == "d" else None,
-        since_s=None if drain is None else drain["since"],
-    )  # fmt: skip
+        states = ["IDLE" if state == "drain" else "MIXED", "DRAIN"]
+        by = "root" if drain is None else output.clean(drain["by"])
+    tres, names = f"cpu={cpus},mem={memory >> 20}M", partitions(client)
+    gres = ",".join(f"{name}:{count}" for name, count in counts.items())
+    node = {
+        "name": host_name(), "version": SLURM_VERSION, "cpus": cpus, "alloc": cpus - idle,
+        "idle": idle, "used": cpus - unused, "free": 0 if by else idle,
+        "other": unused if by else outside, "memory_mib": memory >> 20,
+        "used_mib": memory - free_bytes >> 20, "free_mib": free_bytes >> 20,
+        "load_percent": os.getloadavg()[0] * 100,
+        "gres": gres, "gres_or_null": gres or "(null)", "state": state,
+        "long_state": _LONG.get(state, state), "upper_state": _LONG.get(state, state).upper(),
+        "states": states,
+        "nodes_used": int(not by and state != "idle"), "nodes_idle": int(state == "idle"),
+        "nodes_other": int(bool(by)),
+        # Who has stopped it, if jobs do not start, why, and since when.
+        "by": by, "reason": "" if drain is None else output.clean(drain["reason"] or "", 200),
+        "since": None if drain is None else drain["since"],
+        "tres": tres, "tres_of_node": f"{tres},node=1",
+        "tres_used": f"cpu={cpus - idle},mem={memory - free_bytes >> 20}M",
+        "partitions": names, "partition_names": ",".join(names),
+    }  # fmt: skip
+    return [
+        {**node, "partition": name, "is_usual": "YES" if name == MAIN else "NO"} for name in names
+    ]
