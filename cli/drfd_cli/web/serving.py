@@ -1,5 +1,5 @@
-"""Listens for the page, keeps strangers from using up its connections, and decides who may see it:
-requests with the token, by a host name that is the page's own.
+"""Listens for the page, and decides who may see it: requests with the token, by a host name that
+is the page's own.
 
 Every process of the machine can connect to a loopback port, and every site that a browser shows can
 make it send requests there. So the page is below a path of random letters; a request needs the
@@ -20,12 +20,11 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import uvicorn
 from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.responses import PlainTextResponse, Response
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from drfd.common.errors import HostError
 from drfd_cli.top.feed import SnapshotReader, first_snapshot
@@ -37,9 +36,6 @@ if TYPE_CHECKING:
     from drfd.client.connection import Connection
 
 
-#: The key of a connection's state, which its requests have in their scope, with the function that
-#: is called once one has shown the token.
-_KNOWN = "drfd.known"
 _COOKIE = "drfd-web"
 #: Sent with every reply. Only files of the page are loaded, and it is in no other site's frame.
 _HEADERS = {
@@ -109,7 +105,6 @@ class Guard:
             )
         given = QueryParams(scope["query_string"]).getlist("token")
         if len(given) == 1 and self._access.is_token(given[0]):
-            _tell_known(scope)
             # The token leaves the address, the history of the browser and its bookmarks. Without
             # a path the browser keeps the cookie for the page's own, also behind a proxy.
             reply = Response(status_code=303, headers={"Location": "./"})
@@ -118,7 +113,6 @@ class Guard:
             return reply
         if not any(self._access.is_token(each) for each in _cookie_tokens(headers)):
             return _say(403, "no entry: open the link that drf web printed, with its token")
-        _tell_known(scope)
         return None
 
 
@@ -131,19 +125,11 @@ def _cookie_tokens(headers: Headers) -> Iterable[str]:
                 yield value
 
 
-def _tell_known(scope: Scope) -> None:
-    known: Callable[[], None] | None = scope.get("state", {}).get(_KNOWN)
-    if known is not None:
-        known()
-
-
 def _say(status: int, text: str) -> Response:
     # Strangers keep no connection.
     return PlainTextResponse(f"drf web: {text}\n", status, headers={"Connection": "close"})
 
 
-#: The most connections that have not shown the token.
-_MOST_STRANGERS = 32
 #: The longest head of a request, in bytes.
 _HEAD_BYTES = 1 << 14
 #: Seconds for which a connection is kept between two requests, and that replies have at the end.
@@ -193,11 +179,11 @@ def serve(
         raise reader.problem
 
 
-def server_of(app: ASGIApp, *, stranger_s: float = 10.0) -> uvicorn.Server:
-    """Return the server of the page. Who has not shown the token is kept for `stranger_s`."""
+def server_of(app: ASGIApp) -> uvicorn.Server:
+    """Return the server of the page."""
     return _Server(
         uvicorn.Config(
-            app, http=_bounded(stranger_s), ws="none", lifespan="off", interface="asgi3",
+            app, http="h11", ws="none", lifespan="off", interface="asgi3",
             log_config=None, log_level="error", access_log=False, server_header=False,
             proxy_headers=False, h11_max_incomplete_event_size=_HEAD_BYTES,
             timeout_keep_alive=_KEEP_S, timeout_graceful_shutdown=_END_S,
@@ -217,32 +203,3 @@ class _Server(uvicorn.Server):
         yield
         for number in numbers:
             loop.remove_signal_handler(number)
-
-
-def _bounded(stranger_s: float) -> type[H11Protocol]:
-    """Return a class of connections that knows all of them that have not shown the token."""
-    strangers: dict[Any, None] = {}
-
-    class Bounded(H11Protocol):
-        """A connection that is ended if it does not show the token in time, or if too many others
-        come meanwhile that do not, either: the oldest one goes first."""
-
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self._end = self.loop.call_later(stranger_s, transport.abort)
-            strangers[self] = None
-            self.app_state = {**self.app_state, _KNOWN: self._known}
-            if len(strangers) > _MOST_STRANGERS:
-                oldest = next(iter(strangers))
-                oldest._known()
-                oldest.transport.abort()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._known()
-            super().connection_lost(exc)
-
-        def _known(self) -> None:
-            strangers.pop(self, None)
-            self._end.cancel()
-
-    return Bounded

@@ -236,9 +236,9 @@ async def test_a_daemon_that_answers_no_question_keeps_nobody_from_the_page(site
 
 
 @asynccontextmanager
-async def served(site: Site, **options: float) -> AsyncIterator[int]:
+async def served(site: Site) -> AsyncIterator[int]:
     """Serve the page; the port."""
-    server, listener = server_of(site.app, **options), listen_on_port(0)
+    server, listener = server_of(site.app), listen_on_port(0)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         yield listener.getsockname()[1]
@@ -261,25 +261,6 @@ async def rest(reader: asyncio.StreamReader) -> bytes:
         return await reader.read()
     except ConnectionError:
         return b""
-
-
-@pytest.mark.usefixtures("handlers")
-async def test_strangers_can_neither_use_up_the_connections_nor_stay(site):
-    """Of connections that say nothing, or half a request, the oldest are closed at once if they are
-    too many, and all others after some time. Who has shown the token stays."""
-    head = f"GET /{site.shown.place}/events HTTP/1.1\r\nHost: localhost\r\n"
-    guest = f"{head}Cookie: drfd-web={site.shown.token}\r\n\r\n".encode()
-    async with served(site, stranger_s=0.2) as port:
-        stream, writer = await connect(port, guest)
-        assert await stream.readuntil(b'data: {"snapshot":')
-        idle = [await connect(port, head.encode() * (number % 2)) for number in range(50)]
-        assert [await rest(reader) for reader, _ in idle] == [b""] * 50
-        for _, each in idle:
-            each.close()
-        site.news = replace(site.news, snapshot=three_jobs() | {"at": AT_S + 60})
-        site.feed.wake()
-        assert await stream.readuntil(f'"at":{AT_S + 60}'.encode())
-        writer.close()
 
 
 @pytest.mark.usefixtures("handlers")
