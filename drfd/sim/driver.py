@@ -291,16 +291,3 @@ class _Simulation:
         except Refused as refusal:
             return refusal.text
         return spec
-
-
-def busy_part(job: SimJob) -> float:
-    """Return the part of its time in which the job keeps its declared cores busy."""
-    if job.cpu_s is None:
-        return 1.0
-    most_s = job.demand.cores_milli / 1000 * job.run_s
-    return min(1.0, job.cpu_s / most_s) if most_s else 0.0
-
-
-def work_s(job: SimJob) -> float:
-    """Return the job's processor time in core-seconds."""
-    return busy_part(job) * job.demand.cores_milli / 1000 * job.run_s

@@ -15,7 +15,7 @@ from typing import Any
 
 from drfd.core.fairness.share_tree import ShareTree
 from drfd.core.model.machine import Vector
-from drfd.sim.driver import FinishedJob, Run, work_s
+from drfd.sim.driver import FinishedJob, Run
 from drfd.sim.workload import SimJob
 
 #: The number of moments, at equal distances, at which envy is measured.
@@ -228,8 +228,6 @@ def measure(run: Run) -> View:
         "slowdown": spread([slowdown(ran) for ran in run.ran]),
         "run_s": spread([ran.run_s for ran in run.ran]),
         "use": _parts_held(run, run.ran, span_s),
-        # The part of all cores that were busy, not only held; null where no job tells.
-        "cores_busy": _busy(run, span_s),
         "promise_kept": {
             "mean": _mean(list(found.kept.values())),
             "least": _least(found.kept),
@@ -280,14 +278,6 @@ def _parts_held(run: Run, rans: Iterable[FinishedJob], span_s: float) -> View:
             sums[axis] += amount * ran.run_s
     rows = zip(rules.axes.names, sums, rules.shares.capacity, strict=True)
     return {name: held / (top * span_s) if span_s else 0.0 for name, held, top in rows if top}
-
-
-def _busy(run: Run, span_s: float) -> float | None:
-    jobs = [ran.job for ran in run.ran]
-    top_s = run.rules.capacity.cores_milli / 1000 * span_s
-    if not top_s or all(job.cpu_s is None for job in jobs):
-        return None
-    return sum(map(work_s, jobs)) / top_s
 
 
 def _by_size(run: Run) -> list[View]:

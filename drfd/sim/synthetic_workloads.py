@@ -84,15 +84,12 @@ def generate(recipe: Recipe) -> Workload:
     habits = _assigned(recipe, random)
     drawn = sorted(_drawn(recipe, habits, random), key=lambda job: job.submit_s)
     span_s = _span_s(recipe, drawn)
-    # Not of the same sequence, in which nothing is inserted.
-    use = Random(f"use {recipe.seed}")  # noqa: S311  # chance, not secrets
     jobs = [
         replace(
             job,
             id=id,
             name=f"j{id}",
             submit_s=float(int(job.submit_s * span_s)),
-            cpu_s=float(round(_used(use) * job.run_s * job.demand.cores_milli / 1000)),
         )
         for id, job in enumerate(drawn, start=1)
     ]
@@ -109,7 +106,6 @@ def csv_lines(workload: Workload) -> Iterable[str]:
             "" if job.limit_s is None else f"{job.limit_s:g}",
             f"{amounts.cores_milli / 1000:g}",
             *(amount for axis, amount in amounts.sums.items() if axis != "cores"),
-            "" if job.cpu_s is None else f"{job.cpu_s:g}",
         )
         yield ",".join(map(str, cells))
 
@@ -164,12 +160,6 @@ def _pick(weights: list[float], random: Random) -> int:
         if point < 0:
             return user
     return len(weights) - 1
-
-
-def _used(random: Random) -> float:
-    """Draw the part of its declared cores that a job uses: two thirds on average, as measured on
-    real machines (CREATE at King's College London, 2025: 60 %)."""
-    return sqrt(random.random())
 
 
 def _moment(random: Random) -> float:

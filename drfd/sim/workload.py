@@ -54,8 +54,6 @@ class SimJob:
     user: str
     #: Its group in the trace, or None.
     group: str | None = None
-    #: Its processor time, or None if unknown.
-    cpu_s: float | None = None
     #: The bytes of its input, of what it shuffles and of its output, or 0 if unknown.
     data_bytes: int = 0
     #: When it is withdrawn if it still waits; None for never.
@@ -154,11 +152,7 @@ Row = Mapping[str, str]
 #: The columns of our own tables. Times are in seconds; sizes, and rates per second, in bytes or
 #: with a unit as in "16G".
 OWN_NEEDED = ("user", "submit_s", "run_s", "cores", "memory")
-OWN = (
-    *("name", "user", "group", "submit_s", "run_s", "limit_s", *AXES),
-    # The processor time.
-    "cpu_s",
-)
+OWN = ("name", "user", "group", "submit_s", "run_s", "limit_s", *AXES)
 
 #: The columns of SWIM's own files, which are separated by tabs and have no header.
 _SWIM_COLUMNS = ("job", "submit_s", "gap_s", "input_bytes", "shuffle_bytes", "output_bytes")
@@ -211,16 +205,11 @@ def _own(row: Row) -> SimJob:
         limit_s=_limit(row.get("limit_s", ""), "limit_s"),
         user=name(row["user"], "user"),
         group=row.get("group") or None,
-        cpu_s=_cpu_s(row.get("cpu_s")),
     )
 
 
-def _cpu_s(text: str | None) -> float | None:
-    return number(text, "the processor time") if text else None
-
-
-def _milli(text: str | None, what: str = "cores") -> int:
-    return round(number(text, what, 1e9) * 1000) if text is not None else 0
+def _milli(text: str) -> int:
+    return round(number(text, "cores", 1e9) * 1000)
 
 
 def _size(text: str, what: str) -> int:
@@ -255,7 +244,6 @@ def _history(row: Row) -> SimJob:
         limit_s=_limit(row["time_limit_s"], "time_limit_s"),
         user=name(row["user"], "user"),
         group=pool_name(row["pool"], row["user"]),
-        cpu_s=_cpu_s(row.get("cpu_seconds")),
     )
 
 
@@ -400,8 +388,6 @@ def _swf(noted: Counter[str]) -> TraceFormat:
             limit_s=None if _is_unknown(row["limit"]) else seconds(row["limit"], "the limit"),
             user="unknown" if _is_unknown(row["user"]) else f"u{row['user']}",
             group=None if _is_unknown(row["group"]) else f"g{row['group']}",
-            # An average over the processors that the job had.
-            cpu_s=None if _is_unknown(row["cpu"]) else (_cpu_s(row["cpu"]) or 0) * processors,
         )
         noted[_NO_MEMORY] += not each_kb
         noted[_MEMORY_BY_USE] += bool(each_kb) and _is_unknown(row["memory"])
@@ -552,8 +538,7 @@ def _weight(weight: float | Mapping[str, float]) -> dict[str, Any]:
 def _past(job: View) -> SimJob:
     """Parse a job as its line in `drf history --csv` would be, with its countable resources."""
     demand, used = job["demand"], job.get("used") or {}
-    cells = {**job, "cpu_seconds": used.get("cpu_seconds")}
-    cells["suspended_seconds"] = used.get("suspended_seconds")
+    cells = {**job, "suspended_seconds": used.get("suspended_seconds")}
     for each in AXES:
         cells[each] = demand.get(each)
     row = {column: "" if cell is None else str(cell) for column, cell in cells.items()}

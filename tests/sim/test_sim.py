@@ -327,11 +327,6 @@ def test_a_log_in_the_standard_format_has_memory_for_each_processor():
     )  # fmt: skip
 
 
-def test_a_log_in_the_standard_format_has_processor_time_for_each_processor():
-    job = only("7 10 5 100 4 60 -1 8 3600 2048 1 3 2 -1 -1 -1 -1 -1\n")
-    assert job.cpu_s == 480
-
-
 def test_where_nothing_was_requested_what_was_used_counts_and_is_said():
     work = read("7 10 5 100 4 -1 1024 -1 -1 -1 1 -1 -1 -1 -1 -1 -1 -1\n")
     assert work.kind == "Standard Workload Format"
@@ -430,15 +425,6 @@ def test_what_history_prints_is_a_trace():
 
 
 # -- any file --------------------------------------------------------------------------------------
-
-
-def test_what_history_prints_tells_what_jobs_used_and_could_use():
-    header, line = (
-        HISTORY.rstrip("\n") + ",cpu_seconds,cores_max\n",
-        "4,a,ann,root.lab,COMPLETED,0,,1,100.5,110,150,3600,2.5,1048576,5,6,10,33.25,8\n",
-    )
-    job = only(header + line)
-    assert job.cpu_s == 33.25
 
 
 def test_every_line_that_is_no_job_is_named_and_none_of_the_others_lost():
