@@ -343,7 +343,7 @@ def test_tasks_that_wait_together_have_the_number_of_their_array(drf, lines, dae
     assert (told["array_task_string"], told["array_task_id"]["set"]) == ("2-9", False)
     # What is held may start at no time yet.
     daemon.replies["status"] = {"jobs": [{**tasks, "state": "HELD", "eligible_at": None}]}
-    assert _told(drf, "sacct", "--json")["jobs"][0]["time"]["eligible"] == 0
+    assert _told(drf, "sacct", "-a", "--json")["jobs"][-1]["time"]["eligible"] == 0
 
 
 def test_sacct_tells_jobs_with_their_steps_as_data(drf, queue):
