@@ -301,13 +301,16 @@ def test_a_change_that_cannot_be_meant_is_a_usage_error(drf, daemon, words, comp
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"time_limit_s": 7200}, "drf: job 42 ends by {} now\n"),
-        ({"time_limit_s": 60}, "drf: job 42 has run longer than that, and is stopped now\n"),
-        ({"time_limit_s": None}, "drf: job 42 runs without a time limit now\n"),
+        ({"time_limit_s": 7200}, "drf: job 42 RUNNING for 30m00s, ends {} at the latest\n"),
+        (
+            {"time_limit_s": 60},
+            "drf: job 42 RUNNING for 30m00s, ends 22:14 (29m00s ago) at the latest\n",
+        ),
+        ({"time_limit_s": None}, "drf: job 42 RUNNING for 30m00s, without a time limit\n"),
         # The time for which it was suspended does not count.
         (
             {"time_limit_s": 7200, "started_at": 1_699_999_940.0, "suspended_seconds": 60.0},
-            "drf: job 42 ends by {} now\n",
+            "drf: job 42 RUNNING for 30m00s, ends {} at the latest\n",
         ),
         ({"state": "PENDING", "started_at": None}, ""),
     ],

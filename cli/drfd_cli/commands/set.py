@@ -25,6 +25,7 @@ from drfd.protocol.job_options import OPTIONS, Option
 from drfd_cli import output
 from drfd_cli.commands.job_actions import act, selecting_by
 from drfd_cli.commands.retry import Edits, changes_of, submit_again
+from drfd_cli.commands.wait import job_line
 from drfd_cli.options import (
     KnowingOthers,
     all_of,
@@ -37,7 +38,7 @@ from drfd_cli.output import Result
 from drfd_cli.submission.job_line import WrongWords, directives
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import JobView, ShowReply, SubmissionReply
+    from drfd.protocol.replies import JobView, SubmissionReply
 
 
 #: A running job that would be stopped within so many seconds is asked about.
@@ -136,23 +137,8 @@ def _tell_ends(client: Connection, refs: Sequence[int | str]) -> None:
         except DrfdError:
             # The change is made; the job may have ended since.
             return
-        line = _end_line(found) if "job" in found else None
-        if line is not None:
-            output.say(line)
-
-
-def _end_line(reply: ShowReply) -> str | None:
-    """Return when a running job reaches its time limit."""
-    job, label = reply["job"], output.label(reply["job"])
-    limit_s, now_s = job["time_limit_s"], clock.time()
-    if job["state"] != "RUNNING" or job["started_at"] is None:
-        return None
-    if limit_s is None:
-        return f"job {label} runs without a time limit now"
-    left_s = limit_s - output.run_s(job, now_s)
-    if left_s <= 0:
-        return f"job {label} has run longer than that, and is stopped now"
-    return f"job {label} ends by {output.show_when(now_s + left_s)} now"
+        if "job" in found and found["job"]["state"] == "RUNNING":
+            output.say(job_line(found["job"], clock.time()))
 
 
 #: The options that change jobs, by click's names. Some have other names here, because those of

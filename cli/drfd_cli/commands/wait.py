@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, cast
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from drfd.protocol.replies import (
         EndedArrayView,
+        HelloReply,
         JobView,
         ShowReply,
         WaitReply,
@@ -101,18 +102,11 @@ def wait_for(
 ) -> WaitReply:
     """Wait until the jobs have ended. Meanwhile print when the launcher is away, and on a terminal,
     unless `is_quiet`, show how far the jobs are."""
-    progress = ProgressLine(client, ids)
-    launcher = LauncherWatch(client, before=progress.clear)
-
-    def look() -> None:
-        launcher.look()
-        if not is_quiet:
-            progress.look()
-
+    progress = _Progress(client, ids, is_quiet=is_quiet)
     try:
-        return client.wait(ids, any_one=any_one, timeout_s=timeout_s, meanwhile=look)
+        return client.wait(ids, any_one=any_one, timeout_s=timeout_s, meanwhile=progress.look)
     finally:
-        progress.close()
+        progress.clear()
 
 
 def _view(reply: WaitReply) -> Mapping[str, object]:
@@ -150,42 +144,6 @@ def _finish(
         output.say(f"timed out: {'none has ended' if any_one else f'not ended: {left}'}")
         return _TIMED_OUT
     return next((job["status"] for job in reply["ended"] if job["status"]), 0)
-
-
-class LauncherWatch:
-    """Prints one message when the launcher is away, so that no job starts or ends, and one when it
-    is back."""
-
-    def __init__(self, client: Connection, *, before: Callable[[], None]) -> None:
-        """`client` gives the path of the daemon's socket; its connection is not used. `before` is
-        called before each message."""
-        self._path = client.path
-        self._before = before
-        self._next = time.monotonic() + _SILENT_S
-        self._is_away = False
-
-    def look(self) -> None:
-        """Request the launcher's state if that was not done lately."""
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + _LOOK_S
-        try:
-            # It is closed at once, because hundreds of processes of a user may be waiting.
-            with closing(Connection(self._path)) as other:
-                reply = other.request("hello")
-        except DrfdError:
-            # The daemon is being restarted, or is busy.
-            return
-        away = output.launcher_away(reply)
-        if away is not None and not self._is_away:
-            if (reply.get("launcher_away_s") or 0.0) < _WORTH_TELLING_S:
-                return
-            self._before()
-            output.say(away)
-        elif away is None and self._is_away:
-            self._before()
-            output.say("the launcher is back")
-        self._is_away = away is not None
 
 
 # -- how they ended ----------------------------------------------------------------------------
@@ -291,60 +249,71 @@ def job_line(job: JobView, now_s: float) -> str:
     return f"{name}, ends {output.show_when(now_s + limit_s - ran_s, now_s)} at the latest"
 
 
-class ProgressLine:
-    """Shows the line on stderr, rewrites it, and erases it; nothing if that is no terminal."""
+class _Progress:
+    """What is told meanwhile: once that the launcher is away, so that no job starts or ends, and
+    once that it is back; on a terminal how far the jobs are, in a line that is rewritten."""
 
-    def __init__(self, client: Connection, ids: Sequence[Ref]) -> None:
+    def __init__(self, client: Connection, ids: Sequence[Ref], *, is_quiet: bool) -> None:
         """`client` names the daemon; its connection is not used."""
-        self._status = output.StatusLine()
-        self._client = client.another() if self._status.is_live else client
-        self._ids, self._next = ids, 0.0
+        self._client, self._ids, self._status = client, ids, output.StatusLine()
+        self._shows_line = self._status.is_live and not is_quiet
+        self._next = 0.0 if self._shows_line else time.monotonic() + _SILENT_S
+        self._is_away = False
         #: When jobs were counted first (monotonic seconds), and how many of them had ended.
         self._first: tuple[float, int] | None = None
 
     def look(self) -> None:
-        """Bring the line up to date; call this about once a second."""
+        """Ask the daemon if that was not done lately; call this about once a second."""
         began = time.monotonic()
-        if not self._status.is_live or began < self._next:
+        if began < self._next:
             return
-        try:
-            self._status.show(self._line())
-        except (DrfdError, LookupError):
-            # The daemon is being restarted, or a job was removed. What is shown still stands.
-            self._client.close()
-        took = time.monotonic() - began
-        self._next = began + took + max(_PAUSE_S, _TIMES * took)
+        # The daemon may be restarted or busy, or a job have been removed: what is shown still
+        # stands. The connection is closed at once, as hundreds of processes of a user may wait.
+        with suppress(DrfdError, LookupError), closing(Connection(self._client.path)) as other:
+            self._tell_launcher(other.request("hello"))
+            if self._shows_line:
+                self._status.show(self._line(other))
+        now = time.monotonic()
+        self._next = now + (max(_PAUSE_S, _TIMES * (now - began)) if self._shows_line else _LOOK_S)
 
     def clear(self) -> None:
         """Erase the line, because another message follows, or nothing."""
         self._status.show("")
 
-    def close(self) -> None:
+    def _tell_launcher(self, reply: HelloReply) -> None:
+        away = output.launcher_away(reply)
+        is_away = away is not None
+        if is_away == self._is_away or (
+            is_away and (reply.get("launcher_away_s") or 0.0) < _WORTH_TELLING_S
+        ):
+            return
+        self._is_away = is_away
         self.clear()
-        if self._status.is_live:
-            self._client.close()
+        output.say(away or "the launcher is back")
 
-    def _line(self) -> str:
+    def _line(self, client: Connection) -> str:
         if len(self._ids) > 1:
-            return self._several()
-        show = self._client.request("show", id=self._ids[0])
+            return self._several(client)
+        show = client.request("show", id=self._ids[0])
         if "array" not in show:
             return job_line(show["job"], time.time())
         array, counts = show["array"], show["array"]["counts"]
         line = self._tally(f"array {array['id']}", counts, array["tasks"])
         if line and counts.keys().isdisjoint(output.STARTED):
             # Nothing runs.
-            reasons = (output.why_line(row) for row in self._rows() if row["reason"] is not None)
+            reasons = (
+                output.why_line(row) for row in self._rows(client) if row["reason"] is not None
+            )
             line = ": ".join([line, *islice(reasons, 1)])
         return line
 
-    def _rows(self) -> Iterator[JobView]:
-        return self._client.jobs("status", select={"ids": list(self._ids)})
+    def _rows(self, client: Connection) -> Iterator[JobView]:
+        return client.jobs("status", select={"ids": list(self._ids)})
 
-    def _several(self) -> str:
+    def _several(self, client: Connection) -> str:
         wanted = set(map(str, self._ids))
         states: dict[str, str] = {}
-        for row in self._rows():
+        for row in self._rows(client):
             for name in {output.label(row), str(row["array_id"])} & wanted:
                 # An array runs as long as any of its tasks does.
                 if states.get(name) not in output.STARTED and row["outcome"] is None:
