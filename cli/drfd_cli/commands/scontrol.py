@@ -15,7 +15,7 @@ from drfd.client.words import Ref, parse_ids
 from drfd.common.errors import Refused
 from drfd.common.indices import MAX_TASKS
 from drfd_cli import output
-from drfd_cli.commands.slurm_lists import known_jobs, steps_of
+from drfd_cli.commands.slurm_lists import steps_of
 from drfd_cli.habits import HABITS
 from drfd_cli.options import connect
 from drfd_cli.slurm import data, fields, host_name, known
@@ -30,6 +30,7 @@ from drfd_cli.slurm.grammar import (
 )
 from drfd_cli.slurm.lookup import (
     KNOWN_S,
+    Choice,
     as_reservation,
     check_partitions,
     just_ended,
@@ -153,9 +154,9 @@ def _jobs(client: Connection, ids: list[Ref]) -> Iterator[Mapping[str, Any]]:
 
 def _show_step(names: list[str], found: Found) -> None:
     client = connect()
-    ids = parse_ids(",".join(name.partition(".")[0] for name in names)) if names else []
-    jobs = known_jobs(client, {"states": ["RUNNING", "SUSPENDED"]}, ids)
-    steps = [step for job in jobs for step in steps_of(job, [])]
+    chosen = Choice(client, {"jobs": names})
+    chosen.states = ["RUNNING", "SUSPENDED"]
+    steps = [step for job in chosen.queued() or [] for step in steps_of(job, [])]
     labels = {fields.value("i", step): step for step in steps}
     for label, step in labels.items():
         if not names or {label, label.partition(".")[0]} & set(names):

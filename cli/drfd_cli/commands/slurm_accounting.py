@@ -10,11 +10,11 @@ from typing import Any
 import click
 
 from drfd.client.connection import Connection
-from drfd.client.words import parse_ids, parse_past
+from drfd.client.words import parse_past
 from drfd.common.errors import Refused
 from drfd.common.units import MAIN
 from drfd_cli import output
-from drfd_cli.commands.slurm_lists import columns, known_jobs, print_table, steps_of
+from drfd_cli.commands.slurm_lists import columns, print_table, steps_of
 from drfd_cli.options import connect
 from drfd_cli.slurm import data, fields, host_name, known, lookup
 from drfd_cli.slurm.grammar import (
@@ -217,14 +217,9 @@ def sshare(words: list[str]) -> int:
 def sprio(words: list[str]) -> int:
     found = SPRIO.read_options(words)
     client = connect()
-    users = lookup.user_names(client, parts(found.get("user", [])))
-    named = parts(found.get("jobs", []))
-    ids = parse_ids(",".join(named)) if named else []
-    passes = lookup.filters(found)
-    jobs = [
-        job for job in known_jobs(client, {"states": ["PENDING", "HELD"]}, ids)
-        if passes(job) and (not users or job["user"] in users)
-    ]  # fmt: skip
+    chosen = lookup.Choice(client, found)
+    chosen.states = ["PENDING", "HELD"]
+    jobs = chosen.of(chosen.queued() or [])
     usual = "%.15i %9r %.10Y %.10S"
     if "long" in found:
         usual = "%.15i %9r %.8u %.10Y %.10S %.10A %.10B %.10F %.10J %.10P %.10Q %.11N"
@@ -245,16 +240,16 @@ def sstat(words: list[str]) -> int:
         click.echo("\n".join(head for head, _, _ in fields.NAMES.values()))
         return 0
     asked = columns(found, "JobID,MaxRSS,AveRSS,AveCPU,NTasks,MaxDiskRead,MaxDiskWrite")
-    named = parts(found.get("jobs", []))
-    if not named:
-        raise click.UsageError("no job is named: sstat -j ID")
     client = connect()
-    ids = parse_ids(",".join(word.partition(".")[0] for word in named))
-    jobs = known_jobs(client, {"states": ["RUNNING", "SUSPENDED"]}, ids)
-    of_steps = [word for word in named if "." in word]
-    steps = [step for job in jobs for step in steps_of(job, of_steps)]
+    chosen = lookup.Choice(client, found)
+    chosen.states = ["RUNNING", "SUSPENDED"]
+    if not chosen.ids:
+        raise click.UsageError("no job is named: sstat -j ID")
+    jobs = chosen.queued() or []
+    steps = [step for job in jobs for step in steps_of(job, chosen.steps)]
     if not steps:
-        raise Refused("no-step", f"there is no step that runs of {', '.join(named)}")
+        named = ", ".join(parts(found["jobs"]))
+        raise Refused("no-step", f"there is no step that runs of {named}")
     print_table(found, asked, fields.rows_by_names(asked, steps, ""))
     return 0
 

@@ -79,36 +79,27 @@ def _format(
 
 def _list_queue(found: Mapping[str, list[str]]) -> int:
     client = connect()
-    users = set(lookup.user_names(client, parts(found.get("user", []))))
+    chosen = lookup.Choice(client, found)
     if "me" in found:
-        users.add(client.request("hello")["user"])
+        chosen.users.add(client.request("hello")["user"])
     caller = client.request("hello")["user"] if "notme" in found else None
     lookup.check_partitions(client, parts(found.get("partition", [])))
-    states = _states(found.get("states", ["all"]))
-    if "start" in found and states is None:
-        states = ["PENDING", "HELD"]
+    if "start" in found and chosen.states is None:
+        chosen.states = ["PENDING", "HELD"]
     if "steps" in found:
         # Of running jobs there are steps.
-        states = ["RUNNING", "SUSPENDED"]
-    named = parts([*found.get("jobs", []), *found.get("job", []), *found.get("steps", [])])
-    ids = parse_ids(",".join(word.partition(".")[0] for word in named)) if named else []
-    user = next(iter(users)) if len(users) == 1 else None
-    select: dict[str, Any] = {"ids": ids, "user": user, "states": states or []}
-    tasks = not {"array", "array-unique"}.isdisjoint(found)
-    listed: list[Mapping[str, Any]] = []
-    if ids and states != []:
-        named_jobs = _named(client, select, ids, tasks=tasks, has_states="states" in found)
-        if named_jobs is None:
-            output.say("slurm_load_jobs error: Invalid job id specified")
-            return 1
-        listed = named_jobs
-    elif states != []:
-        listed = list(client.jobs("status", select=select, tasks=tasks))
-        if "states" in found:
-            listed += _just_ended(client, select, listed)
-    jobs = [job for job in _wanted(listed, users, states, found) if job["user"] != caller]
+        chosen.states = ["RUNNING", "SUSPENDED"]
+    listed = chosen.queued(tasks=not {"array", "array-unique"}.isdisjoint(found))
+    if chosen.ids and chosen.states != [] and "states" not in found:
+        listed = _live(listed, is_one=len(chosen.ids) == 1)
+    elif not chosen.ids and "states" in found:
+        listed = [*(listed or []), *_just_ended(client, chosen, listed or [])]
+    if listed is None:
+        output.say("slurm_load_jobs error: Invalid job id specified")
+        return 1
+    jobs = [job for job in chosen.of(listed) if job["user"] != caller]
     if "steps" in found and not data.is_asked(found):
-        jobs = [step for job in jobs for step in steps_of(job, list(filter(_has_step, named)))]
+        jobs = [step for job in jobs for step in steps_of(job, chosen.steps)]
         usual = "%.15i %.8j %.9P %.8u %.9M %N"
     else:
         usual = fields.LONG if "long" in found else fields.USUAL
@@ -130,92 +121,26 @@ def _list_queue(found: Mapping[str, list[str]]) -> int:
     return 0
 
 
-def _has_step(word: str) -> bool:
-    return "." in word
-
-
 def _just_ended(
-    client: Connection, select: Mapping[str, Any], listed: list[Mapping[str, Any]]
-) -> list[Mapping[str, Any]]:
+    client: Connection, chosen: lookup.Choice, listed: list[fields.View]
+) -> list[fields.View]:
     """Return the jobs in the chosen states that squeue still knows and that are not listed."""
+    select = chosen.select()
     states = [state for state in select["states"] if state in output.ENDED]
-    if select["states"] and not states:
+    if chosen.states is not None and not states:
         return []
     there = {job["id"] for job in listed}
     ended = lookup.just_ended(client, states=states, user=select["user"])
     return [job for job in ended if job["id"] not in there]
 
 
-def _named(
-    client: Connection, select: Mapping[str, object], ids: list[Ref], *, tasks: bool,
-    has_states: bool,
-) -> list[Mapping[str, Any]] | None:  # fmt: skip
-    """Return the jobs with these ids that have not ended, or with the states that are asked for.
-    Return None if there was one id, of no job or of one that ended a while ago."""
-    jobs = _known(client, select, ids, tasks=tasks)
-    if jobs is None or has_states:
-        return jobs
-    live = [job for job in jobs if job["ended_at"] is None]
-    ended_at_s = max((job["ended_at"] for job in jobs if job["ended_at"] is not None), default=0.0)
-    is_old = time.time() - ended_at_s > lookup.KNOWN_S
-    return None if jobs and not live and len(ids) == 1 and is_old else live
-
-
-def known_jobs(
-    client: Connection, select: Mapping[str, object], ids: list[Ref]
-) -> list[Mapping[str, Any]]:
-    """Return the jobs of the queue in these states, of these ids if there are some."""
-    jobs = _known(client, select, ids, tasks=False) if ids else client.jobs("status", select=select)
-    return list(jobs or [])
-
-
-def _known(
-    client: Connection, select: Mapping[str, object], ids: list[Ref], *, tasks: bool
-) -> list[Mapping[str, Any]] | None:
-    """Return the jobs with these ids, without those that nobody knows, as Slurm does; None if there
-    was one id, of no job."""
-    try:
-        return list(client.jobs("status", select={**select, "ids": ids}, tasks=tasks))
-    except Refused as error:
-        if error.code != "no-such-job":
-            raise
-    if len(ids) == 1:
-        return None
-    half = len(ids) // 2
-    found = [_known(client, select, each, tasks=tasks) for each in (ids[:half], ids[half:])]
-    return [job for jobs in found for job in jobs or ()]
-
-
-def _wanted(
-    jobs: Iterable[Mapping[str, Any]], users: Container[str], states: Container[str] | None,
-    found: Mapping[str, list[str]],
-) -> list[Mapping[str, Any]]:  # fmt: skip
-    """Return the jobs of these users and in these states, or of all if there are none, with the
-    names, partitions and so on that the options name."""
-    passes = lookup.filters(found)
-    return [
-        job
-        for job in jobs
-        if (not users or job["user"] in users)
-        and (states is None or job["state"] in states)
-        and passes(job)
-    ]
-
-
-def _states(values: list[str]) -> list[str] | None:
-    """Return the states that Slurm's words mean, long or short; None for all of them, and none for
-    those in which there never is a job here. Raises UsageError."""
-    words = parts(values)
-    if any(word.lower() == "all" for word in words):
-        return None
-    for word in words:
-        if word.upper() not in (*known.STATES, *known.STATES.values()):
-            there = ", ".join(
-                f"{long} ({short})" if short else long for long, short in known.STATES.items()
-            )
-            raise click.UsageError(f"there is no state {word}; there are: {there}")
-    asked = {word.upper() for word in words}
-    return [name for name, names in fields.STATES.items() if not asked.isdisjoint(names)]
+def _live(jobs: list[fields.View] | None, *, is_one: bool) -> list[fields.View] | None:
+    """Return those of the named jobs that have not ended. Return None if there `is_one`, of no job
+    or of one that ended a while ago."""
+    live = [job for job in jobs or () if job["ended_at"] is None]
+    ended_at_s = max((job["ended_at"] or 0.0 for job in jobs or ()), default=0.0)
+    is_old = bool(jobs) and time.time() - ended_at_s > lookup.KNOWN_S
+    return None if jobs is None or (not live and is_one and is_old) else live
 
 
 _LONG = (
@@ -236,40 +161,31 @@ def sacct(words: list[str]) -> int:
     usual = fields.BRIEF if "brief" in found else _LONG if "long" in found else fields.ACCOUNT
     asked = columns(found, usual)
     client = connect()
-    words = [word for word in parts(found.get("jobs", [])) if word.strip("0")]
-    steps = list(filter(_has_step, words))
-    ids = parse_ids(",".join(word.partition(".")[0] for word in words)) if words else []
-    named = parts([*found.get("user", []), *found.get("uid", [])])
-    users = set(lookup.user_names(client, named))
-    if not ids and not users and "allusers" not in found:
-        users = {client.request("hello")["user"]}
-    states = _states(found.get("state", ["all"]))
+    if "jobs" in found:
+        found["jobs"] = [word for word in parts(found["jobs"]) if word.strip("0")]
+    chosen = lookup.Choice(client, found)
+    if not chosen.ids and not chosen.users and "allusers" not in found:
+        chosen.users = {client.request("hello")["user"]}
     since_s = parse_past(found["starttime"][-1]) if "starttime" in found else None
     until_s = parse_past(found["endtime"][-1]) if "endtime" in found else None
-    if since_s is None and not ids:
+    if since_s is None and not chosen.ids:
         since_s = parse_past("today")
-    user = next(iter(users)) if len(users) == 1 else None
-    select: dict[str, Any] = {"ids": ids, "user": user, "states": states or []}
-    ended: list[Mapping[str, Any]] = []
-    if states != []:
+    ended: list[fields.View] = []
+    if chosen.states != []:
         # A state that is asked for is one that the job had reached before the end time.
-        until = until_s if states else None
-        ended = list(_past(client, **select, since_s=since_s, until_s=until))
-    if states == []:
-        live: list[Mapping[str, Any]] = []
-    elif ids:
-        live = _known(client, select, ids, tasks=False) or []
-    else:
-        live = list(client.jobs("status", select=select))
+        until = until_s if chosen.states else None
+        past = {**chosen.select(), "since_s": since_s, "until_s": until}
+        ended = list(client.jobs("history", past={key: each for key, each in past.items() if each}))
+    live = chosen.queued() or []
     listed = {job["id"]: job for job in (*live, *ended)}.values()
     before = [job for job in listed if until_s is None or job["submitted_at"] < until_s]
-    jobs = _wanted(sorted(before, key=itemgetter("id")), users, states, found)
+    jobs = chosen.of(sorted(before, key=itemgetter("id")))
     if data.is_asked(found):
         told = [data.accounted(job, list(lines_of(job, []))[1:]) for job in jobs]
         data.show(found, client, jobs=told)
         return 0
     if "allocations" not in found:
-        jobs = [line for job in jobs for line in lines_of(job, steps)]
+        jobs = [line for job in jobs for line in lines_of(job, chosen.steps)]
     print_table(found, asked, fields.rows_by_names(asked, jobs, unit))
     return 0
 
@@ -329,11 +245,6 @@ def seff(words: list[str]) -> int:
     return 0
 
 
-def _past(client: Connection, **past: object) -> Iterator[Mapping[str, Any]]:
-    """Yield ended jobs, the latest first, that pass those filters that are given."""
-    return client.jobs("history", past={key: each for key, each in past.items() if each})
-
-
 # -- cancelling --------------------------------------------------------------------------------
 
 
@@ -352,7 +263,7 @@ def scancel(words: list[str]) -> int:
     user = client.request("hello")["user"] if "me" in found else None
     if "user" in found and user is None:
         user = lookup.user_names(client, found["user"][-1:])[0]
-    states = _states(found.get("state", ["all"]))
+    states = lookup.states_of(found)
     if not (ids or name or user or chosen or "state" in found):
         raise click.UsageError("no job is named")
     if states == []:

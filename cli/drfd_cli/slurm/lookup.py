@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from drfd.client.connection import Connection, count_resources
+from drfd.client.words import Ref, parse_ids
 from drfd.common.errors import Refused
 from drfd.common.units import MAIN
 from drfd_cli import output
@@ -110,6 +111,70 @@ def filters(found: Found) -> Callable[[Mapping[str, Any]], bool]:
         )
 
     return passes
+
+
+class Choice:
+    """Which jobs the options of a list choose."""
+
+    def __init__(self, client: Connection, found: Found) -> None:
+        """Raises UsageError and Refused."""
+        words = parts([word for each in ("jobs", "job", "steps") for word in found.get(each, [])])
+        self.steps = [word for word in words if "." in word]
+        self.ids = parse_ids(",".join(word.partition(".")[0] for word in words)) if words else []
+        named = parts([*found.get("user", []), *found.get("uid", [])])
+        self.users = set(user_names(client, named))
+        #: None for all, and none for those in which there never is a job here.
+        self.states = states_of(found)
+        self._client, self._passes = client, filters(found)
+
+    def select(self) -> dict[str, Any]:
+        """Return what the daemon selects by."""
+        user = next(iter(self.users)) if len(self.users) == 1 else None
+        return {"ids": self.ids, "user": user, "states": self.states or []}
+
+    def queued(self, *, tasks: bool = False) -> list[fields.View] | None:
+        """Return the jobs in the queue, or those with the ids, without those that nobody knows, as
+        Slurm does; None if there was one id, of no job."""
+        return [] if self.states == [] else self._queued(self.ids, tasks=tasks)
+
+    def _queued(self, ids: list[Ref], *, tasks: bool) -> list[fields.View] | None:
+        select = {**self.select(), "ids": ids}
+        try:
+            return list(self._client.jobs("status", select=select, tasks=tasks))
+        except Refused as error:
+            if error.code != "no-such-job":
+                raise
+        if len(ids) == 1:
+            return None
+        half = len(ids) // 2
+        found = [self._queued(each, tasks=tasks) for each in (ids[:half], ids[half:])]
+        return [job for jobs in found for job in jobs or ()]
+
+    def of(self, jobs: Iterable[fields.View]) -> list[fields.View]:
+        """Return those of the jobs that are chosen."""
+        return [
+            job
+            for job in jobs
+            if (not self.users or job["user"] in self.users)
+            and (self.states is None or job["state"] in self.states)
+            and self._passes(job)
+        ]
+
+
+def states_of(found: Found) -> list[str] | None:
+    """Return the states that Slurm's words mean, long or short; None for all of them, and none for
+    those in which there never is a job here. Raises UsageError."""
+    words = parts(found.get("states", found.get("state", ["all"])))
+    if any(word.lower() == "all" for word in words):
+        return None
+    for word in words:
+        if word.upper() not in (*known.STATES, *known.STATES.values()):
+            there = ", ".join(
+                f"{long} ({short})" if short else long for long, short in known.STATES.items()
+            )
+            raise click.UsageError(f"there is no state {word}; there are: {there}")
+    asked = {word.upper() for word in words}
+    return [name for name, names in fields.STATES.items() if not asked.isdisjoint(names)]
 
 
 def _is_in(found: Found, option: str, number: int) -> bool:
