@@ -300,8 +300,8 @@ def hostile() -> Row:
     )  # fmt: skip
 
 
-def replies() -> tuple[Row, Row, Row]:
-    """What `show`, `why` and `usage` say of job 40 of `three_jobs`, seen by its owner."""
+def replies() -> tuple[Row, Row]:
+    """What `show` and `why` say of job 40 of `three_jobs`, seen by its owner."""
     job = next(each for each in three_jobs()["running"] if each["id"] == 40)
     shown = job | {
         "uid": 1001, "eligible_at": AT_S - 900, "cwd": "/home/bob", "cgroup": "drfd/0/job-40-1",
@@ -324,4 +324,4 @@ def replies() -> tuple[Row, Row, Row]:
         "write": [(step * 37 % 60) * MIB for step in steps],
     }
     why = {"job": shown, "notes": ["it holds what job 45 waits for"], "advice": None}
-    return {"job": shown, "events": events}, why, {"usage": usage, "demand": shown["demand"]}
+    return {"job": shown, "events": events, "curve": usage}, why

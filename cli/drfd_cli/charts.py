@@ -29,30 +29,37 @@ CurveKind = Literal[
 ]
 #: Each with its label and the format of an amount.
 _USAGE_KINDS: tuple[tuple[CurveKind, str, Callable[[Any], str]], ...] = (
-    ("cores", "cores", lambda cores: show_cores(round(1000 * cores))),
-    ("cores_beyond", "beyond", lambda cores: show_cores(round(1000 * cores))),
+    ("cores", "cores", lambda cores: show_cores(10 * round(100 * cores))),
+    ("cores_beyond", "beyond", lambda cores: show_cores(10 * round(100 * cores))),
     ("memory", "memory", show_size),
+    ("read", "read", show_size),
+    ("write", "write", show_size),
     ("gpu_utilisation", "GPU", lambda percent: f"{percent}%"),
     ("gpu_memory", "GPU mem", show_size),
 )
 
 
-def usage_lines(curve: CurveView | None, demand: ResourcesView, columns: int) -> list[str]:
-    """Return the use of cores, of memory and of GPUs, a line each, if known; at most `columns`
-    wide. The cores beyond a lower end have a line of their own, unless there are none."""
+def usage_lines(
+    curve: CurveView | None, demand: ResourcesView, columns: int, *, is_live: bool
+) -> list[str]:
+    """Return a line for each resource that the job has used, at most `columns` wide, with what it
+    uses now if it `is_live`. The cores beyond a lower end have a line of their own."""
     if curve is None:
         return []
-    shown = [each for each in _USAGE_KINDS if len(_known(curve.get(each[0]))) >= _LEAST_POINTS]
-    if not any(curve.get("cores_beyond", ())):
-        shown = [each for each in shown if each[0] != "cores_beyond"]
+    shown = [
+        each
+        for each in _USAGE_KINDS
+        if len(known := _known(curve.get(each[0]))) >= _LEAST_POINTS and any(known)
+    ]
     label_columns = max(len(label) for label in ("memory", *(label for _, label, _ in shown)))
     found = []
     for kind, label, show in shown:
-        asked, most = declared(demand, kind), max(_known(curve[kind]))
+        asked, most, last = declared(demand, kind), max(_known(curve[kind])), curve[kind][-1]
         length = show_duration(curve["at"][-1] - curve["at"][0])
         whole = output.show_cores_of(demand) if kind == "cores" else show(asked)
         part = f" of {whole}" if asked else ""
-        words = f"most {show(most)}{part}, over {length}"
+        now = f"{show(last)} now, " if is_live and last is not None else ""
+        words = f"{now}most {show(most)}{part}, over {length}"
         room = columns - label_columns - len(words) - 4
         if room >= _LEAST_POINTS:
             bars = spark(curve["at"], curve[kind], max(asked, most), room)
@@ -81,27 +88,17 @@ def declared(demand: ResourcesView, kind: CurveKind) -> float:
 
 def spark(at: Sequence[float], values: Sequence[float | None], top: float, columns: int) -> str:
     """Return a bar for each of `columns` equal parts of the time, or for each point if there are
-    fewer. A blank is an unknown or zero value."""
+    fewer. A blank is an unknown or zero value; any other is visible."""
     chars = _LEVELS if _can_show(_LEVELS) else _PLAIN_LEVELS
-    (line,) = bars(highest(at, values, min(columns, len(at))), top, 1, chars)
-    return line.rstrip() or "-"
-
-
-def bars(values: Sequence[float | None], top: float, rows: int, chars: str = _LEVELS) -> list[str]:
-    """Return a graph of `rows` lines, highest first, a column for each value, empty for None. A
-    value above zero is visible."""
 
     def level(value: float | None) -> int:
-        return max(1, min(8 * rows, round(8 * rows * value / top))) if value and top else 0
+        return max(1, min(8, round(8 * value / top))) if value and top else 0
 
-    levels = [level(each) for each in values]
-    return [
-        "".join(chars[min(8, max(0, level - 8 * row))] for level in levels)
-        for row in reversed(range(rows))
-    ]
+    bars = (chars[level(each)] for each in _highest(at, values, min(columns, len(at))))
+    return "".join(bars).rstrip() or "-"
 
 
-def highest(
+def _highest(
     at: Sequence[float], values: Sequence[float | None], columns: int
 ) -> list[float | None]:
     """Return for each of `columns` equal parts of the time the highest point that covers a moment

@@ -386,26 +386,30 @@ BEYOND = {"cores": 2.0, "cores_max": 8.0}
     ("demand", "curve", "lines"),
     [
         ({}, points([None, 2.0, 8.0, 4.0], [None, 4 * GIB, 16 * GIB, 16 * GIB], step_s=600),
-         ["cores   ▂█▄  most 8 of 8", "memory  ▂██  most 16G of 16G"]),
+         ["cores   ▂█▄  4 now, most 8 of 8", "memory  ▂██  16G now, most 16G of 16G"]),
         (
             {"gres": {"gpu": 2}},
             points([None, 2.0, 4.0, 8.0], [None] * 4, step_s=600)
             | {"gpu_memory": [None, GIB, 4 * GIB, 4 * GIB], "gpu_utilisation": [0, 50, 150, 200]},
-            ["cores    ▂▄█  most 8 of 8", "GPU      ▂▆█  most 200% of 200%",
-             "GPU mem  ▂██  most 4G"],
+            ["cores    ▂▄█  8 now, most 8 of 8", "GPU      ▂▆█  200% now, most 200% of 200%",
+             "GPU mem  ▂██  4G now, most 4G"],
         ),
         (
             {"gres": {"gpu": 2}, "gres_memory": {"gpu": 4 * GIB}},
             points([None] * 4, [None] * 4, step_s=600)
             | {"gpu_memory": [None, GIB, 4 * GIB, 4 * GIB], "gpu_utilisation": [None] * 4},
-            ["GPU mem  ▁▄▄  most 4G of 8G"],
+            ["GPU mem  ▁▄▄  4G now, most 4G of 8G"],
         ),
         # A job that holds two cores and has had up to eight.
         (BEYOND, points([None, 1.0, 5.0, 8.0], [None] * 4, step_s=600)
          | {"cores_beyond": [None, 0.0, 3.0, 6.0]},
-         ["cores   ▁▅█  most 8 of 2..8", "beyond   ▄█  most 6 of 6"]),
+         ["cores   ▁▅█  8 now, most 8 of 2..8", "beyond   ▄█  6 now, most 6 of 6"]),
         (BEYOND, points([None, 1.0, 5.0, 8.0], [None] * 4, step_s=600)
-         | {"cores_beyond": [None, 0.0, 0.0, 0.0]}, ["cores   ▁▅█  most 8 of 2..8"]),
+         | {"cores_beyond": [None, 0.0, 0.0, 0.0]}, ["cores   ▁▅█  8 now, most 8 of 2..8"]),
+        # What it does not use has no line.
+        ({}, points([0.0, 0.0, 0.0, 0.0], [GIB] * 4, step_s=600)
+         | {"read": [0, 0, 4 << 20, None], "write": [0] * 4},
+         ["memory ▁▁▁▁  1G now, most 1G of 16G", "read     █  most 4M"]),
         ({}, points([None, 1.0], [1, 1]), []),
         ({}, None, []),
     ],

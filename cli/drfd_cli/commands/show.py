@@ -224,7 +224,8 @@ def _measured(
         runs = "1 run" if all_runs["runs"] == 1 else f"{all_runs['runs']} runs"
         yield "in all", f"{runs}, {show_duration(all_runs['wall_seconds'])}{cpu}"
     room = min(_CURVE, output.width() - _LABEL - 1)
-    for at, line in enumerate(charts.usage_lines(points, job["demand"], room)):
+    is_live = job["ended_at"] is None
+    for at, line in enumerate(charts.usage_lines(points, job["demand"], room, is_live=is_live)):
         yield "over time" if not at else "", line
     yield from () if used is None else _kernel_lines(used)
 

@@ -67,13 +67,12 @@ def fetch_detail(
     now_s = time.monotonic()
     if now_s - why_s > _WHY_S or last is None or _state(last.show) != _state(show):
         why, why_s = _answer(lambda: connection.request("why", id=ref)), now_s
-    usage = _answer(lambda: connection.request("usage", id=ref))
     lines, path, problem = list[str](), "", _OF_EACH_TASK
     if "job" in show:
         path, problem = output_of(show["job"], errors=errors)
         if not problem:
             lines, problem = tail_of(path, _TAIL_BYTES, _TAIL_LINES)
-    return label, errors, Detail(show, why, usage, why_s, tuple(lines), path, problem, errors)
+    return label, errors, Detail(show, why, why_s, tuple(lines), path, problem, errors)
 
 
 def _state(show: ShowReply | None) -> str | None:

@@ -1,13 +1,13 @@
 """The whole screen from a snapshot, the state of the live view, and the size. Pure.
 
 `screen` returns exactly as many lines as there are rows, each exactly as wide as the screen. The
-main page consists of panels. The page about one job has its facts, graphs of its use, its events,
+main page consists of panels. The page about one job has its facts, curves of its use, its events,
 and the end of its output.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,16 +15,14 @@ from rich.segment import Segment
 
 from drfd.common.units import show_duration
 from drfd.core.model.job import show_path
-from drfd_cli.charts import CurveKind, bars, declared, highest
+from drfd_cli.charts import usage_lines
 from drfd_cli.commands.show import array_lines, job_lines
 from drfd_cli.output import advice_line, clean, code_line, run_s, show_time, start_line
-from drfd_cli.tables.live import part_of, show_axis, show_declared
 from drfd_cli.top.keys import HELP, KEYS, Page, refusal, word_of
 from drfd_cli.top.paint import (
     Line,
     Theme,
     fit,
-    fit_right,
     joined,
     spaces,
     wrap,
@@ -54,11 +52,9 @@ from drfd_cli.top.state import (
 if TYPE_CHECKING:
     from drfd.protocol.replies import (
         ProgressView,
-        ResourcesView,
         ShowReply,
         SnapshotRow,
         SnapshotView,
-        UsageReply,
         WhyReply,
     )
 
@@ -85,10 +81,9 @@ _THEN = {TopPanel.TREE: 8, TopPanel.RUNNING: 8, TopPanel.WAITING: 6, TopPanel.EN
 class Detail:
     """The latest data about a job."""
 
-    #: The daemon's replies to `show`, `why` and `usage`, or None before they have arrived.
+    #: The daemon's replies to `show` and `why`, or None before they have arrived.
     show: ShowReply | None = None
     why: WhyReply | None = None
-    usage: UsageReply | None = None
     #: When the reply to `why` was requested (monotonic, s).
     why_s: float = 0.0
     #: The last lines of the job's output, or of its errors if `is_errors`, and their path.
@@ -398,16 +393,11 @@ def _about_selected(state: State, listed: Lists) -> str:
 #: The facts that a small screen shows, and those that no screen shows.
 _FIRST_FACTS = ("why", "demand", "limit", "started", "command", "tasks", "indices")
 _NEVER = ("job", "array", "state")
-#: Least lines of a page with all facts and taller graphs, and of one with the tallest graphs.
-_ROOMY_PAGE, _TALL_PAGE = 32, 46
-_LABEL, _FIGURES = 10, 24
+#: Least lines of a page with all facts.
+_ROOMY_PAGE = 32
+_LABEL = 10
 _LEAST_EVENTS = 3
 _ASKING = "asking the daemon…"
-_GRAPHS: tuple[CurveKind, ...] = (
-    "cores", "memory", "read", "write", "gpu_utilisation", "gpu_memory",
-)  # fmt: skip
-#: The labels of those that differ from the keys of replies.
-_GRAPH_LABELS = {"gpu_utilisation": "GPU", "gpu_memory": "GPU mem"}
 
 
 def detail_page(
@@ -422,9 +412,7 @@ def detail_page(
         told = detail.problem if detail is not None and detail.problem else _ASKING
         return [*lines, [Segment(fit(f" {told}", columns), theme["dim"])]]
     lines += _facts(detail, theme, columns, room)
-    if detail.usage is not None:
-        height = 4 if room >= _TALL_PAGE else 2 if room >= _ROOMY_PAGE else 1
-        lines += _graphs(detail.usage, about["demand"], theme, columns, height)
+    lines += _use(detail.show, theme, columns)
     lines += _notes(detail.why, theme, columns, at_s)
     events = detail.show["events"]
     # The output takes the lines that it needs, but leaves some for events.
@@ -474,7 +462,7 @@ def _facts(detail: Detail, theme: Theme, columns: int, room: int) -> Iterator[Li
     if "array" in detail.show:
         facts = array_lines(detail.show["array"])
     else:
-        # Without a curve: the page has graphs of its own.
+        # Without the curve, which is as wide as the page.
         facts = job_lines(detail.show["job"], detail.show.get("used"), None)
     for label, value in facts:
         if label in _NEVER or (room < _ROOMY_PAGE and label not in _FIRST_FACTS):
@@ -503,49 +491,17 @@ def _notes(why: WhyReply | None, theme: Theme, columns: int, at_s: float) -> Ite
             yield [Segment(fit(f" {line}", columns), theme["good"])]
 
 
-def _graphs(
-    usage: UsageReply, demand: ResourcesView, theme: Theme, columns: int, height: int
-) -> Iterator[Line]:
-    """Yield a graph for each measured resource, from the first sample to the last."""
-    samples, at = usage["usage"], usage["usage"]["at"]
-    # GPUs are sent for jobs that have some.
-    names = [name for name in _GRAPHS if name in samples]
-    figures_of = {name: _figures(samples[name], name, declared(demand, name)) for name in names}
-    figures_columns = max(_FIGURES, *map(len, figures_of.values()))
-    room = columns - _LABEL - figures_columns - 3
-    if not at or room < 10:
+def _use(show: ShowReply, theme: Theme, columns: int) -> Iterator[Line]:
+    """Yield a curve for each resource that the job has used."""
+    if "job" not in show:
         return
-    span = show_duration(at[-1] - at[0])
-    yield _head(f"use over {span}", theme, columns)
-    for name in names:
-        known = [value for value in samples[name] if value is not None]
-        asked = declared(demand, name)
-        if not known or (not asked and not any(known)):
-            continue
-        top = max(asked, *known)
-        style = "good"
-        if name == "memory":
-            part = part_of(max(known), asked)
-            style = "hot" if part >= 0.95 else "warm" if part >= 0.8 else "good"
-        for row, chars in enumerate(bars(highest(at, samples[name], room), top, height)):
-            # The text stands beside the lowest line of the graph.
-            is_foot = row == height - 1
-            label = _GRAPH_LABELS.get(name, name) if is_foot else ""
-            yield [
-                Segment(fit(f" {label}", _LABEL + 1), theme["dim"]),
-                Segment(chars, theme[style]),
-                Segment(" " + fit_right(figures_of[name] if is_foot else "", figures_columns)),
-            ]
-
-
-def _figures(values: Sequence[float | None], name: CurveKind, asked: float) -> str:
-    """Return the last value of a graph, the declared amount, and the greatest value."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return ""
-    last = "?" if values[-1] is None else show_axis(name, values[-1])
-    shown = show_declared(name, asked) if asked else "-"
-    return f"{last} of {shown}, most {show_axis(name, max(known))}"
+    job = show["job"]
+    lines = usage_lines(
+        show.get("curve"), job["demand"], columns - _LABEL - 2, is_live=job["ended_at"] is None
+    )
+    for at, line in enumerate(lines):
+        label = Segment(fit("" if at else " over time", _LABEL + 1), theme["dim"])
+        yield [label, Segment(line, theme["good"])]
 
 
 def _head(words: str, theme: Theme, columns: int) -> Line:

@@ -48,7 +48,7 @@ def connection(daemon) -> Iterator[Connection]:
 
 
 def shown_job(path: Path, **changes: Any) -> dict[str, Any]:
-    show, _, _ = replies()
+    show, _ = replies()
     return {**show, "job": {**show["job"], "stdout": str(path), **changes}}
 
 
@@ -132,12 +132,12 @@ def test_a_page_has_what_is_known_of_the_job_and_the_end_of_its_output(
 ):
     path = tmp_path / "out"
     path.write_bytes(b"".join(b"line %d\n" % number for number in range(20_000)))
-    _, why, _ = replies()
+    _, why = replies()
     waiting, runs = (shown_job(path, state=state) for state in ("PENDING", "RUNNING"))
-    daemon.replies = {"show": [waiting, waiting, runs], "why": why, "usage": refuse()}
+    daemon.replies = {"show": [waiting, waiting, runs], "why": why}
     label, errors, detail = fetch_detail(connection, row(40), errors=False, last=None)
-    assert (label, errors, detail.why is not None, detail.usage) == ("40", False, True, None)
-    assert [request["id"] for request in daemon.requests] == [40, 40, 40]
+    assert (label, errors, detail.why is not None) == ("40", False, True)
+    assert [request["id"] for request in daemon.requests] == [40, 40]
     assert (detail.output[-1], len(detail.output), detail.problem) == ("line 19999", 200, "")
     # The reason is asked for again only when the state has changed.
     for count in (1, 2):
@@ -145,7 +145,7 @@ def test_a_page_has_what_is_known_of_the_job_and_the_end_of_its_output(
         assert len([each for each in daemon.requests if each["op"] == "why"]) == count
         assert detail.why is not None
     # Of tasks in one row it is that of their array.
-    daemon.replies = {"show": refuse(text="gone"), "why": refuse(), "usage": refuse()}
+    daemon.replies = {"show": refuse(text="gone"), "why": refuse()}
     daemon.requests.clear()
     tasks = waits(44, label="44_[8-99]", tasks=92, array_id=44)
     _, _, detail = fetch_detail(connection, tasks, errors=False, last=None)
@@ -169,7 +169,7 @@ def test_why_there_is_no_output_is_said(
     connection, daemon, tmp_path, refuse, name, changes, problem
 ):
     job = shown_job(tmp_path / name, **changes)
-    daemon.replies = {"show": job, "why": refuse(), "usage": refuse()}
+    daemon.replies = {"show": job, "why": refuse()}
     problem = problem.format(tmp_path)
     _, _, detail = fetch_detail(connection, row(40), errors=False, last=None)
     assert (detail.output, detail.problem) == ((), problem)

@@ -77,9 +77,9 @@ def at(
 
 
 def detail(**changes: Any) -> Detail:
-    show, why, usage = replies()
+    show, why = replies()
     output = tuple(f"aligned {1000 * step:,} reads" for step in range(40))
-    return replace(Detail(show, why, usage, 0.0, output, "/home/bob/drf-40.out"), **changes)
+    return replace(Detail(show, why, 0.0, output, "/home/bob/drf-40.out"), **changes)
 
 
 def of_a_job(**changes: Any) -> State:
@@ -93,8 +93,8 @@ def scenes() -> dict[str, Scene]:
         Act("cancel", ("44_[8-99%4]",)), "cancel 92 tasks, job 44_[8-99%4] (sweep) of carol?"
     )
     nothing = detail(
-        usage=None, output=(), path="", problem="only its owner is told where it is",
-        is_errors=True,
+        show={**replies()[0], "curve": None}, output=(), path="",
+        problem="only its owner is told where it is", is_errors=True,
     )  # fmt: skip
     return {
         "help": at(three, State(page=Page.HELP)),
@@ -249,11 +249,11 @@ def test_figures_are_never_cut(size):
         each for each in (" 0.125/16 ", " 20G/20.6G ", " 0.07/0.125 ") if each not in lines
     ] == []
     assert re.search(r"\n? 2 .* 0.125 +20G ", lines)
-    _, _, usage = replies()
-    small = {**usage["usage"], "cores": [0.058] * len(usage["usage"]["at"])}
-    page = detail(usage={"usage": small, "demand": {**usage["demand"], "cores": 0.125}})
+    show, _ = replies()
+    show["curve"]["cores"] = [0.058] * len(show["curve"]["at"])
+    page = detail(show=show)
     shown_page = seen(at(three_jobs(), of_a_job(), page), Size(size.columns, 50))
-    assert " 0.06 of 5, most 0.06" in shown_page
+    assert " 0.06 now, most 0.06 of 5, over 9m55s" in shown_page
 
 
 @pytest.mark.parametrize(
@@ -270,22 +270,22 @@ def test_a_range_is_shown_if_need_be_in_place_of_the_bar(declared, used, most, c
     assert told in seen(at(shown), Size(columns, 40))
 
 
-def test_gpus_have_their_declared_memory_and_graphs():
+def test_gpus_have_their_declared_memory_and_curves():
     shown = with_gpus()
     shown["running"][1]["demand"]["gres_memory"] = {"gpu": 20 << 30}
     shown["running"][1]["now"]["gpu_memory_single"] = 19 << 30
     lines = seen(at(shown), WIDE).splitlines()
     assert [line.split()[-2:] for line in lines if "19G/20G" in line] == [["19G/20G", "10m00s/1h"]]
     assert any(" 3G " in line and " b 40 " in line for line in lines)
-    show, _, usage = replies()
-    points = len(usage["usage"]["at"])
-    gpus = {"gpu_memory": [3 << 30] * points, "gpu_utilisation": [None, *[150] * (points - 1)]}
-    asks = {**usage["demand"], "gres": {"gpu": 2}}
-    show["job"]["demand"] = asks
-    page = detail(show=show, usage={"usage": usage["usage"] | gpus, "demand": asks})
+    show, _ = replies()
+    points = len(show["curve"]["at"])
+    show["curve"]["gpu_memory"] = [3 << 30] * points
+    show["curve"]["gpu_utilisation"] = [None, *[150] * (points - 1)]
+    show["job"]["demand"] = {**show["job"]["demand"], "gres": {"gpu": 2}}
+    page = detail(show=show)
     for size in (Size(80, 50), Size(120, 50)):
         told = seen(at(three_jobs(), of_a_job(), page), size)
-        assert " 150% of 200%, most 150%" in told and " 3G of -, most 3G" in told
+        assert " 150% now, most 150% of 200%, over" in told and " 3G now, most 3G, over" in told
         assert "GPU" not in seen(at(three_jobs(), of_a_job(), detail()), size)
 
 

@@ -124,7 +124,7 @@ def output(tmp_path) -> Path:
 @pytest.fixture
 def lab(daemon, output) -> CannedDaemon:
     """A daemon with three jobs, of which 40 has a curve and an output, and ended ones."""
-    show, why, usage = copy.deepcopy(replies())
+    show, why = copy.deepcopy(replies())
     show["job"] |= {"stdout": str(output), "stderr": None}
     past = [
         ended(39, "alice", "FAILED", exit_code=3,
@@ -136,7 +136,7 @@ def lab(daemon, output) -> CannedDaemon:
     daemon.replies |= {
         "hello": {"user": "alice", "admin": False, "version": "0"},
         "snapshots": {"snapshot": three_jobs()},
-        "show": {**show, "curve": usage["usage"], "used": None},
+        "show": {**show, "used": None},
         "why": why,
         "history": {"jobs": past, "after": None},
     }
