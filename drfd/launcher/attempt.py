@@ -1,9 +1,9 @@
 """The life of an attempt: its states, and what each event makes of it.
 
 Nothing here looks at a clock, a file or a process. An order or an observation is an event, of which
-`Attempt.handle` makes a state and the actions that follow; the launcher performs them, and returns
-what comes of them as events. An order may be repeated, and come too late: an event that the present
-state does not name changes nothing.
+`Attempt.handle` makes a state and the actions that follow; a launcher performs them, and returns
+what comes of them as events (`drfd.launcher.performer`). An order may be repeated, and come too
+late: an event that the present state does not name changes nothing.
 """
 
 from __future__ import annotations
@@ -13,20 +13,24 @@ from enum import Enum
 
 from drfd.launcher import protocol
 from drfd.launcher.attempt_files import Key
+from drfd.launcher.protocol import Assignment
 
 
 class AttemptState(Enum):
     #: Nothing of it is known; it begins and ends so.
     UNKNOWN = "unknown"
-    #: It is to be launched, and its user's account is asked for. Nothing of it exists.
+    #: It is to be launched once its user's account is known, or a list of Slurm's lacks it.
+    #: Nothing of it exists.
     WAITING = "waiting"
-    #: It has a file and a runner, and its program is not known to be released.
+    #: It has a file and a runner, or a job of Slurm's, and its program is not known to be released.
     STARTING = "starting"
     #: Its program has been released.
     RUNNING = "running"
     #: The same, and its processes are being frozen.
     FREEZING = "freezing"
-    #: Its processes are being killed until its runner is gone.
+    #: The same, and its processes are being thawed.
+    THAWING = "thawing"
+    #: Its processes are being killed until its runner, or its job of Slurm's, is gone.
     KILLING = "killing"
     #: Its runner is gone, or could not be started, before its program was released.
     VOID = "void"
@@ -54,8 +58,11 @@ class AttemptEvent(Enum):
     FAILED = "failed"
     #: Its runner has released its program.
     RELEASED = "released"
-    #: All its processes stand still.
+    #: All its processes stand still; all run again.
     FROZEN = "frozen"
+    THAWED = "thawed"
+    #: Slurm has a job of it, which an earlier launcher has submitted.
+    FOUND = "found"
     #: Its runner is gone, and its program may have run; or it was never released.
     ENDED = "ended"
     LOST = "lost"
@@ -81,7 +88,6 @@ class AttemptAction(Enum):
     HUSH = "hush"
     #: Begin at once with what its state says is being done, and go on until it is done.
     PURSUE = "pursue"
-    THAW = "thaw"
     #: Report what its file says; that it is missing; that it is frozen; that nothing of it is left.
     REPORT = "report"
     REPORT_MISSING = "report missing"
@@ -108,7 +114,8 @@ def _alive(state: AttemptState) -> _Row:
         _E.TERMINATE: (state, (_A.TERMINATE,)),
         _E.KILL: (_S.KILLING, (_A.PURSUE,)),
         _E.FREEZE: (_S.FREEZING, (_A.HUSH, _A.PURSUE)),
-        _E.THAW: (state, (_A.THAW,)),
+        _E.THAW: (_S.THAWING, (_A.PURSUE,)),
+        _E.RELEASED: (state, (_A.REPORT, _A.SIGNAL)),
         _E.ENDED: (_S.ENDED, (_A.CLEAR, _A.REPORT)),
         _E.LOST: (_S.VOID, (_A.REPORT,)),
         **_removal(),
@@ -125,6 +132,7 @@ TRANSITIONS: dict[AttemptState, _Row] = {
     _S.WAITING: {
         _E.LAUNCH: (_S.WAITING, (_A.ADMIT,)),
         _E.READY: (_S.STARTING, (_A.START,)),
+        _E.FOUND: (_S.STARTING, (_A.DROP,)),
         _E.REFUSED: (_S.UNKNOWN, ()),
         **dict.fromkeys(_TO_LIVING, (_S.UNKNOWN, (_A.CANCEL,))),
         **_removal(_A.DROP),
@@ -138,14 +146,15 @@ TRANSITIONS: dict[AttemptState, _Row] = {
     _S.FREEZING: {
         **_alive(_S.FREEZING),
         _E.TERMINATE: (_S.RUNNING, (_A.TERMINATE,)),
-        _E.THAW: (_S.RUNNING, (_A.THAW,)),
-        _E.RELEASED: (_S.FREEZING, (_A.REPORT,)),
         _E.FROZEN: (_S.RUNNING, (_A.REPORT_FROZEN,)),
+    },
+    _S.THAWING: {
+        **_alive(_S.THAWING),
+        _E.THAWED: (_S.RUNNING, ()),
     },
     _S.KILLING: {
         **_alive(_S.KILLING),
         **dict.fromkeys((_E.TERMINATE, _E.FREEZE, _E.THAW), (_S.KILLING, ())),
-        _E.RELEASED: (_S.KILLING, (_A.REPORT,)),
     },
     _S.VOID: {
         _E.LAUNCH: (_S.REMOVING, (_A.PURSUE,)),
@@ -183,8 +192,17 @@ TRANSITIONS: dict[AttemptState, _Row] = {
 class Attempt:
     key: Key
     state: AttemptState = AttemptState.UNKNOWN
+    #: The order to launch it, or to notify of its end, as long as that is to be done.
+    pending: Assignment | None = None
+    #: Signals that it is to have been sent: how many in all, and the last of them.
+    signals: tuple[int, tuple[int, ...]] | None = None
+    #: Whether it is to be sent SIGTERM.
+    terminates: bool = False
 
     def handle(self, event: AttemptEvent) -> tuple[AttemptAction, ...]:
         """Take an event, and return what is to be done, in this order."""
         self.state, actions = TRANSITIONS[self.state].get(event, (self.state, ()))
         return actions
+
+    def begin(self) -> None:
+        """Begin with the tries at something new."""

@@ -16,7 +16,6 @@ from itertools import count
 
 from drfd.launcher.attempt import Attempt
 from drfd.launcher.attempt_files import Record
-from drfd.launcher.protocol import Assignment
 from drfd.launcher.runner.identity import Found
 from drfd.launcher.runner.runner import Runner
 
@@ -49,8 +48,6 @@ class LocalAttempt(Attempt):
     space: str | None = None
     #: The first record of its file, if this launcher has begun it.
     created: Record | None = None
-    #: The order to launch it, or to notify of its end, as long as that is to be done.
-    pending: Assignment | None = None
     #: The account that it is to start under.
     account: Found | None = None
     #: Why the owner was not notified of the job's end, if that was ordered; or what came of it.
@@ -60,10 +57,6 @@ class LocalAttempt(Attempt):
     #: Number of its runners that have died before they released the job. A controller launches such
     #: an attempt again at once, which must come to an end.
     lost_runners: int = 0
-    #: Signals that it is to have been sent: how many in all, and the last of them.
-    signals: tuple[int, tuple[int, ...]] | None = None
-    #: Whether it is to be sent SIGTERM.
-    terminates: bool = False
     #: When the next try is due (monotonic clock), or None; the pause before it, and since when it
     #: is tried.
     due_mono_s: float | None = None
@@ -74,7 +67,6 @@ class LocalAttempt(Attempt):
     is_being_freed: bool = False
 
     def begin(self) -> None:
-        """Begin with the tries at something new."""
         self.pause_s, self.since_mono_s, self.is_stuck = 0.0, time.monotonic(), False
 
     def takes_s(self) -> float:

@@ -13,7 +13,6 @@ import resource
 import selectors
 import signal
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -22,14 +21,14 @@ from pathlib import Path
 from drfd.common.failpoints import reach
 from drfd.common.journald import about
 from drfd.launcher import attempt_files, protocol
-from drfd.launcher.accounts import Accounts, Denied, NotAsked
-from drfd.launcher.attempt import AttemptAction, AttemptEvent, AttemptState
+from drfd.launcher.attempt import AttemptEvent, AttemptState
 from drfd.launcher.attempt_files import JobsStopRecord, Key, Records
 from drfd.launcher.confinement.bounds import LauncherBounds, ProcessBounds, read_launcher_bounds
 from drfd.launcher.confinement.cgroup_files import read_counters
 from drfd.launcher.confinement.interface import Confinement, Ended, LimitFailed
 from drfd.launcher.confinement.processes import living_runner
 from drfd.launcher.gpu_meter.supervision import GpuMeter
+from drfd.launcher.performer import Performer
 from drfd.launcher.port import Policy, Port
 from drfd.launcher.protocol import (
     Assignment,
@@ -40,8 +39,6 @@ from drfd.launcher.protocol import (
     MeasureGpusOrder,
     Message,
     Order,
-    RemoveFilesOrder,
-    SignalOrder,
     WeightsOrder,
 )
 from drfd.launcher.runner import inheritance
@@ -72,6 +69,7 @@ from drfd.launcher.schedule import (
 )
 from drfd.launcher.signatures import KeyFiles, SigningKeys, accepts_exec, with_check
 from drfd.launcher.system import process
+from drfd.launcher.system.accounts import Accounts, Denied, NotAsked
 from drfd.launcher.system.background import BackgroundWork, own_program
 from drfd.launcher.system.cleanup import IpcSweeps
 from drfd.launcher.system.private_tmp import PrivateSpaces
@@ -146,11 +144,11 @@ _PRIVATE_TMP = (
     "the job has a /tmp of its own (enforcement.private_tmp), which a process from outside does not"
     " see"
 )
-#: Answer to a launch under a number that an attempt of another job has.
-_TAKEN = "another job's attempt has its number here, from another journal perhaps"
-#: States in which an order to launch it says whose it is; and in which a process can join it.
-_WITHOUT_OWNER = AttemptState.UNKNOWN, AttemptState.WAITING, AttemptState.REMOVING
-_JOINABLE = AttemptState.STARTING, AttemptState.RUNNING, AttemptState.FREEZING
+#: States in which a process can join it.
+_JOINABLE = (
+    *(AttemptState.STARTING, AttemptState.RUNNING),
+    *(AttemptState.FREEZING, AttemptState.THAWING),
+)
 #: Seconds until a signal that could not be recorded is tried again.
 _RETRY_S = 1.0
 #: The program that ends tracers, and the largest number of processes that it looks at.
@@ -163,7 +161,7 @@ _LAUNCHER_SHORT = Shortage(MACHINE, LAUNCHER)
 
 
 @dataclass
-class Launcher:
+class Launcher(Performer[LocalAttempt]):
     """The state of the launcher, which `serve` keeps up to date until it is told to end."""
 
     confinement: Confinement
@@ -195,10 +193,6 @@ class Launcher:
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _boot_id: str = field(default_factory=process.boot_id)
     _running: bool = True
-    #: All attempts but those that are UNKNOWN.
-    _attempts: dict[Key, LocalAttempt] = field(default_factory=dict)
-    #: Number of those that are WAITING.
-    _waiting: int = 0
     _schedule: Schedule = field(default_factory=Schedule)
 
     def __post_init__(self) -> None:
@@ -222,21 +216,7 @@ class Launcher:
         self._key_files: KeyFiles | None = None
         if self.keys is not None and self.keys_dir is not None:
             self._key_files = KeyFiles(self.keys_dir, self.keys, self._accounts)
-        self._actions: dict[AttemptAction, Callable[[LocalAttempt], None]] = {
-            AttemptAction.ADMIT: self._admit,
-            AttemptAction.START: self._start,
-            AttemptAction.DROP: self._drop,
-            AttemptAction.CANCEL: self._cancel,
-            AttemptAction.TERMINATE: self._terminate,
-            AttemptAction.SIGNAL: self._signal_later,
-            AttemptAction.HUSH: self._hush,
-            AttemptAction.PURSUE: self._schedule.add,
-            AttemptAction.THAW: self._thaw,
-            AttemptAction.REPORT_MISSING: partial(self._tell, "missing"),
-            AttemptAction.REPORT_FROZEN: partial(self._tell, "frozen"),
-            AttemptAction.REPORT_REMOVED: self._report_removed,
-            AttemptAction.UNLINK: self._unlink,
-        }
+        super().__post_init__()
 
     def serve(self) -> None:
         """Run until SIGTERM, or until `keep_fd` is readable."""
@@ -278,29 +258,6 @@ class Launcher:
             self._sweeps.begun(records.created["uid"])
         self._look_for_runner(attempt, records)
 
-    def _happen(
-        self, attempt: LocalAttempt, event: AttemptEvent, records: Records | None = None
-    ) -> None:
-        """Have an event change the state of an attempt, and do what follows. `records` is what its
-        file says, if that is known."""
-        before = attempt.state
-        actions = attempt.handle(event)
-        if attempt.state is not before:
-            attempt.begin()
-            self._waiting += attempt.state is AttemptState.WAITING
-            self._waiting -= before is AttemptState.WAITING
-            if attempt.state is AttemptState.UNKNOWN:
-                self._attempts.pop(attempt.key, None)
-            else:
-                self._attempts[attempt.key] = attempt
-        for action in actions:
-            if action is AttemptAction.REPORT:
-                self._report(attempt, records)
-            elif action is AttemptAction.CLEAR:
-                self._clear(attempt, records)
-            else:
-                self._actions[action](attempt)
-
     # -- orders -----------------------------------------------------------------------------
 
     def _hello(self) -> Message:
@@ -340,14 +297,6 @@ class Launcher:
                 self._exec(order)
             case WeightsOrder():
                 self.confinement.weigh(dict(order.cores_milli))
-            case SignalOrder():
-                # However many attempts are named that nobody knows, nothing is kept of them.
-                if attempt := self._attempts.get(order.key):
-                    attempt.signals = order.count, order.signals
-                    self._signal_later(attempt)
-            case RemoveFilesOrder(attempts):
-                for each in attempts:
-                    self._happen(self._attempt(each.key), AttemptEvent.REMOVE_FILE)
             case ListOrder():
                 self._list()
             case KeyOrder(uid):
@@ -356,16 +305,16 @@ class Launcher:
             case MeasureGpusOrder(on):
                 self._gpu_meter.turn(on)
             case _:
-                self._happen(self._attempt(order.key), AttemptEvent(command))
+                self._order(command, order)
 
-    def _attempt(self, key: Key) -> LocalAttempt:
-        return self._attempts.get(key) or LocalAttempt(key)
+    def _pursue(self, attempt: LocalAttempt) -> None:
+        self._schedule.add(attempt)
+
+    def _new(self, key: Key) -> LocalAttempt:
+        return LocalAttempt(key)
 
     def _read(self, attempt: LocalAttempt) -> Records | None:
         return attempt_files.read(self.attempts_fd, attempt.key)
-
-    def _tell(self, kind: str, attempt: LocalAttempt, **facts: object) -> None:
-        self.port.send(protocol.attempt_report(kind, attempt.key, **facts))
 
     def _exec(self, order: ExecOrder) -> None:
         """Move a process of the owner's into a running attempt, and report why not, or None."""
@@ -407,18 +356,6 @@ class Launcher:
 
     # -- launches ---------------------------------------------------------------------------
 
-    def _launch(self, assignment: Assignment) -> None:
-        attempt = self._attempt(assignment.order.key)
-        if attempt.state not in _WITHOUT_OWNER:
-            records = self._read(attempt)
-            if records is not None and not records.owner.may_be(assignment.order.owner):
-                # The other job's end, usage and signals must never be taken for this job's.
-                self._tell("launch_failed", attempt, **failure(_TAKEN, None))
-                assignment.close()
-                return
-        self._put(attempt, assignment)
-        self._happen(attempt, AttemptEvent.LAUNCH)
-
     def _notify(self, assignment: Assignment) -> None:
         """Launch the command that notifies of a job's end in place of the job, once nothing of that
         is left but its file. However often that is ordered, it is launched once."""
@@ -440,22 +377,6 @@ class Launcher:
         if attempt.pending is not assignment:
             assignment.close()
         self._happen(attempt, AttemptEvent.REMOVE)
-
-    def _put(self, attempt: LocalAttempt, assignment: Assignment | None) -> None:
-        """Have this be the order to launch an attempt, or none."""
-        if attempt.pending is not None and attempt.pending is not assignment:
-            attempt.pending.close()
-        attempt.pending = assignment
-
-    def _drop(self, attempt: LocalAttempt) -> None:
-        if attempt.pending is not None and not attempt.pending.is_notice:
-            self._put(attempt, None)
-
-    def _cancel(self, attempt: LocalAttempt) -> None:
-        before = attempt.pending
-        self._drop(attempt)
-        if attempt.pending is not before:
-            self._tell("missing", attempt)
 
     def _fail(self, attempt: LocalAttempt, text: str, short: Shortage | None = None) -> None:
         """Report that an attempt is not launched, or its owner not notified."""
@@ -733,25 +654,14 @@ class Launcher:
                 self._signal(attempt)
             if attempt.state is AttemptState.FREEZING:
                 self._freeze(attempt)
+            elif attempt.state is AttemptState.THAWING:
+                self._thaw(attempt)
             elif attempt.state in (AttemptState.KILLING, AttemptState.REMOVING):
                 self._end(attempt)
         except OSError as error:
             if not is_shortage(error):
                 raise
             self._try_again(attempt)
-
-    def _terminate(self, attempt: LocalAttempt) -> None:
-        attempt.terminates = True
-        self._signal_later(attempt)
-
-    def _signal_later(self, attempt: LocalAttempt) -> None:
-        if attempt.signals is not None or attempt.terminates:
-            self._schedule.add(attempt)
-
-    def _hush(self, attempt: LocalAttempt) -> None:
-        """Forget what is to be sent. To send a signal thaws a job: the controller sends those that
-        were forgotten again when it is thawed."""
-        attempt.signals, attempt.terminates = None, False
 
     def _signal(self, attempt: LocalAttempt) -> None:
         """Send what is to be sent, and later what cannot be recorded now."""
@@ -799,6 +709,7 @@ class Launcher:
         if records is not None and not records.is_over:
             reach("thaw.before-thaw")
             self.confinement.thaw(attempt.key, records)
+        self._happen(attempt, AttemptEvent.THAWED)
 
     def _end(self, attempt: LocalAttempt) -> None:
         """Try again to kill all processes of an attempt, and then to remove it or to replace it by

@@ -22,7 +22,7 @@ from drfd.common.strict_table import (
     read_names,
     read_path,
 )
-from drfd.launcher.accounts import ask_once
+from drfd.launcher.system.accounts import ask_once
 
 
 def _read_users(value: object) -> frozenset[str]:

@@ -20,8 +20,8 @@ from functools import partial
 from pathlib import Path
 
 from drfd.common.owner import Owner
-from drfd.launcher.accounts import Accounts
 from drfd.launcher.protocol import SECRET_NAME, Assignment, ExecOrder
+from drfd.launcher.system.accounts import Accounts
 from drfd.linux.descriptors import opened
 from drfd.linux.sealed import read_sealed
 from drfd.payload.signature import (

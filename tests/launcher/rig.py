@@ -28,7 +28,7 @@ import pytest
 
 import drfd
 import failing
-from drfd.launcher import accounts, attempt_files
+from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Key, Records
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import (
@@ -43,7 +43,7 @@ from drfd.launcher.protocol import (
 )
 from drfd.launcher.runner import identity
 from drfd.launcher.runner.failures import failure_of
-from drfd.launcher.system import process
+from drfd.launcher.system import accounts, process
 from drfd.linux.sealed import seal
 from drfd.linux.unix_sockets import at_socket
 from drfd.payload import unpack

@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, sys.argv[1])
 
-from drfd.launcher import accounts, attempt_files
+from drfd.launcher import attempt_files
 from drfd.launcher.confinement.interface import Entrance, Killing
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment, Devices, read_order
@@ -20,7 +20,7 @@ from drfd.launcher.runner import identity
 from drfd.launcher.runner.starter import layout, plan
 from drfd.launcher.runner.starter.plan import JobStart
 from drfd.launcher.runner.starter.program import needed_capabilities, open_starter
-from drfd.launcher.system import process
+from drfd.launcher.system import accounts, process
 from drfd.linux import syscalls
 from drfd.linux.sealed import seal
 

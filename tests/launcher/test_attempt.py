@@ -20,7 +20,6 @@ from hypothesis.stateful import (
 )
 
 from drfd.launcher import attempt_files, protocol, schedule
-from drfd.launcher.accounts import Denied
 from drfd.launcher.attempt import TRANSITIONS, AttemptAction, AttemptEvent, AttemptState
 from drfd.launcher.attempt_files import Key, Records
 from drfd.launcher.confinement.interface import CgroupSetting, Confinement, Entrance
@@ -29,6 +28,7 @@ from drfd.launcher.protocol import AttemptOrder, LaunchOrder, ListOrder, RemoveF
 from drfd.launcher.runner.runner import Runner
 from drfd.launcher.runner.starter.program import Starter
 from drfd.launcher.server import Launcher
+from drfd.launcher.system.accounts import Denied
 from fakes import Clock
 from launcher.rig import order
 

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import pytest
 
-from drfd.launcher.accounts import Accounts
 from drfd.launcher.protocol import Assignment
 from drfd.launcher.signatures import KeyFiles, SigningKeys, sealed_digest, with_check
+from drfd.launcher.system.accounts import Accounts
 from drfd.linux.sealed import NotSealed, seal, sealed_size
 from drfd.payload import signature
 from drfd.payload.pack import MAX_BYTES, of_request

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 
-from drfd.launcher.accounts import Denied, DirectoryFailed
 from drfd.launcher.attempt_files import Record, Records
 from drfd.launcher.confinement.interface import LimitFailed
 from drfd.launcher.runner import identity, inheritance
@@ -31,6 +30,7 @@ from drfd.launcher.runner.shortage import (
 )
 from drfd.launcher.runner.starter import plan
 from drfd.launcher.system import private_tmp
+from drfd.launcher.system.accounts import Denied, DirectoryFailed
 
 #: Largest length of the text of a failure, in characters.
 MAX_TEXT = 4096

@@ -13,14 +13,14 @@ from math import inf
 from pathlib import Path
 from typing import TypeAlias
 
-from drfd.launcher.accounts import (
+from drfd.launcher.protocol import LaunchOrder
+from drfd.launcher.system.accounts import (
     MOST_UID,
     Accounts,
     Denied,
     DirectoryFailed,
     NotAsked,
 )
-from drfd.launcher.protocol import LaunchOrder
 from drfd.linux import service
 from drfd.linux.user_database import PASSWD, Version, version_of
 from drfd.payload.environment import (

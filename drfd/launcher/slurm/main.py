@@ -17,8 +17,8 @@ from drfd.launcher import startup
 from drfd.launcher.port import Port
 from drfd.launcher.runner import inheritance
 from drfd.launcher.slurm import commands
-from drfd.launcher.slurm.records.start_notes import StartNotes
 from drfd.launcher.slurm.server import SlurmLauncher
+from drfd.launcher.slurm.start_notes import StartNotes
 from drfd.launcher.slurm_root.requests import OWN_NAME, STARTS_NAME
 from drfd.linux import service
 from drfd.linux.service import Service

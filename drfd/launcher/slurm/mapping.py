@@ -346,8 +346,8 @@ def _end(at_s: float, mono_s: float) -> Record:
     }
 
 
-def choose(jobs: Iterable[SlurmJob]) -> tuple[SlurmJob | None, list[SlurmJob]]:
-    """Return which of the jobs with one attempt's name is the attempt, and those that must go.
+def choose(jobs: Iterable[SlurmJob]) -> SlurmJob | None:
+    """Return which of the jobs with one attempt's name is the attempt.
 
     Slurm keeps names no more apart than ids. One that has started comes before one that waits, and
     one that is over only counts if there is none that is not; one that was cancelled, perhaps as a
@@ -357,8 +357,7 @@ def choose(jobs: Iterable[SlurmJob]) -> tuple[SlurmJob | None, list[SlurmJob]]:
         is_cancelled = job.is_cancelled
         return (job.is_over, not job.has_started, is_cancelled, not job.has_node, job.id)
 
-    ordered = sorted(jobs, key=rank)
-    return (ordered[0] if ordered else None), [job for job in ordered[1:] if not job.is_over]
+    return min(jobs, key=rank, default=None)
 
 
 #: Parts of sbatch's complaints after which the same submission may succeed later.

@@ -16,10 +16,10 @@ import sys
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 
-from drfd.launcher.accounts import Denied, account, give_up_rights, groups_of
 from drfd.launcher.protocol import LaunchOrder, decode, read_order
 from drfd.launcher.runner import identity
 from drfd.launcher.runner.failures import of_error, unreadable
+from drfd.launcher.system.accounts import Denied, account, give_up_rights, groups_of
 from drfd.linux.sealed import read_sealed
 from drfd.payload import scripts, unpack
 from drfd.payload.environment import DEVICE_LISTS

@@ -1,1 +1,1 @@
-"""Root's tools: kernel files, processes, background work, and the removal of users' leftovers."""
+"""Root's tools: accounts, kernel files, processes, background work, removal of users' leftovers."""

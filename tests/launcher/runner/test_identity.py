@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from drfd.launcher import accounts
-from drfd.launcher.accounts import Accounts, Denied, DirectoryFailed
 from drfd.launcher.protocol import AttemptLimits
 from drfd.launcher.runner import identity, inheritance
+from drfd.launcher.system import accounts
+from drfd.launcher.system.accounts import Accounts, Denied, DirectoryFailed
 from drfd.launcher.system.background import BackgroundWork
 from drfd.linux import syscalls
 from drfd.linux.own_process import NOBODY
@@ -44,7 +44,7 @@ as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root: cannot become a
 def run(code: str, *words: object) -> object:
     """What `code` prints as JSON, in a process of its own."""
     setup = "import json, os, pwd, resource\nfrom drfd.linux import syscalls\n"
-    setup += "from drfd.launcher import accounts\n"
+    setup += "from drfd.launcher.system import accounts\n"
     setup += "from drfd.linux.own_process import drop_rights\n"
     setup += "from drfd.launcher.runner import identity, inheritance\n"
     done = subprocess.run(python(setup + code, *words), capture_output=True, text=True, timeout=60)
@@ -116,7 +116,7 @@ class Directory:
         self._said = place / "said"
         code = (
             "import errno, json, os, pwd, time\n"
-            "from drfd.launcher import accounts\n"
+            "from drfd.launcher.system import accounts\n"
             "from drfd.linux import syscalls\n"
             f"said = os.open({str(self._said)!r}, os.O_RDONLY)\n"
             "def says(): return json.loads(os.pread(said, 1 << 16, 0))\n"

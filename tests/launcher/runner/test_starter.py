@@ -19,7 +19,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from drfd.launcher.accounts import DirectoryFailed
 from drfd.launcher.confinement.cgroup_files import read_counters
 from drfd.launcher.confinement.interface import CgroupSetting, Counter, Entrance, Killing
 from drfd.launcher.confinement.unconfined import Unconfined
@@ -37,6 +36,7 @@ from drfd.launcher.runner.starter.sources import (
     fingerprint,
     machine_of,
 )
+from drfd.launcher.system.accounts import DirectoryFailed
 from drfd.linux import syscalls
 from drfd.payload import unpack
 from launcher.rig import Asked, order, python

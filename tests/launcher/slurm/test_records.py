@@ -1,21 +1,13 @@
-"""What is remembered of Slurm's jobs: when it is asked for their list, what is to be done with them
-until what the controller wants is so, which count as forgotten, and what the notes of starts
-say."""
+"""When Slurm is asked for the list of its jobs, and what the notes of starts say."""
 
 import os
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import pytest
 
-from drfd.launcher import protocol
-from drfd.launcher.slurm.commands import Answer, Commands
-from drfd.launcher.slurm.desired import Desired
 from drfd.launcher.slurm.list_times import ListTimes
-from drfd.launcher.slurm.mapping import Name, SlurmJob
-from drfd.launcher.slurm.records.missing import Missing
-from drfd.launcher.slurm.records.start_notes import StartNotes
+from drfd.launcher.slurm.mapping import Name
+from drfd.launcher.slurm.start_notes import StartNotes
 from fakes import Clock
 
 # -- when the list is asked for -----------------------------------------------------------
@@ -51,144 +43,6 @@ def test_a_list_is_asked_for_at_times_after_events_and_at_moments_of_its_own(clo
     asked(times, clock, seconds=1)
     times.add(clock.now_s + 5)
     assert asked(times, clock, seconds=20) == [5]
-
-
-# -- what is done until what is wanted is so ----------------------------------------------
-
-
-SLURM_JOB = SlurmJob(
-    id=7, uid=1000, state="RUNNING", wait_status=0, ended_at_s=None, has_node=True,
-    name=Name("j", (5, 1)),
-)  # fmt: skip
-CANCEL, KILL, TERM = ("end", 5, 7, 0), ("kill", 5, 7, 0), ("signal", 5, 7, 15)
-SUSPEND, RESUME = ("suspend", 5, 7, 0), ("resume", 5, 7, 0)
-
-
-class Recorder(Commands):
-    """Takes requests, and sends none."""
-
-    def __init__(self) -> None:
-        self.ran: list[tuple[str, int, int, int]] = []
-
-    def run(
-        self,
-        do: str,
-        on_answer: Callable[[Answer], None],
-        *,
-        job: int = 0,
-        slurm_id: int = 0,
-        signal: int = 0,
-        fds: Sequence[int] = (),
-    ) -> None:
-        self.ran.append((do, job, slurm_id, signal))
-
-
-def pursue(desired: Desired, state: str) -> list[object]:
-    """Return what is done with the job in this state, and "frozen" if that is reported."""
-    recorder, reported = Recorder(), []
-    desired.pursue(replace(SLURM_JOB, state=state), recorder, lambda: reported.append("frozen"))
-    return [*recorder.ran, *reported]
-
-
-def desired_by(*names: str) -> Desired:
-    desired = Desired(0)
-    for number, name in enumerate(names, 1):
-        desired.add(name, number)
-    assert desired.after_list == len(names)
-    return desired
-
-
-@pytest.mark.parametrize(
-    ("name", "state", "done"),
-    [
-        (protocol.TERMINATE, "RUNNING", [TERM]),
-        (protocol.TERMINATE, "PENDING", [CANCEL]),
-        (protocol.KILL, "RUNNING", [KILL]),
-        (protocol.KILL, "PENDING", [CANCEL]),
-        (protocol.KILL, "SUSPENDED", [CANCEL]),
-        (protocol.REMOVE, "RUNNING", [KILL]),
-        (protocol.FREEZE, "RUNNING", [SUSPEND]),
-        (protocol.FREEZE, "PENDING", []),
-        (protocol.FREEZE, "SUSPENDED", ["frozen"]),
-        (protocol.THAW, "SUSPENDED", [RESUME]),
-        (protocol.THAW, "RUNNING", []),
-        (protocol.KILL, "COMPLETING", []),
-        (protocol.TERMINATE, "COMPLETING", []),
-    ],
-)
-def test_each_order_has_its_command(clock, name, state, done):
-    assert pursue(desired_by(name), state) == done
-
-
-def test_a_kill_is_repeated_by_signal_and_by_cancelling_in_turn(clock):
-    desired = desired_by(protocol.KILL)
-    assert pursue(desired, "RUNNING") == [KILL]
-    clock.sleep(1)
-    assert pursue(desired, "RUNNING") == []
-    clock.sleep(1)
-    assert pursue(desired, "RUNNING") == [CANCEL]
-    clock.sleep(2)
-    assert pursue(desired, "RUNNING") == [KILL]
-    assert not desired.is_reached
-
-
-def test_the_last_of_freeze_and_thaw_counts_and_a_kill_comes_before_all(clock):
-    assert pursue(desired_by(protocol.FREEZE, protocol.THAW), "SUSPENDED") == [RESUME]
-    assert pursue(desired_by(protocol.THAW, protocol.FREEZE), "RUNNING") == [SUSPEND]
-    # A job that is to end must be able to.
-    assert desired_by(protocol.FREEZE, protocol.TERMINATE).frozen is None
-    assert pursue(desired_by(protocol.FREEZE, protocol.TERMINATE, protocol.KILL), "RUNNING") == [
-        KILL
-    ]
-
-
-# -- attempts that lists lack -------------------------------------------------------------
-
-
-KEY = (1, 1)
-GOOD, BAD = Answer(0, "", ""), Answer(1, "", "refused")
-
-
-class Rig:
-    """The missing attempts of a launcher, whose orders to the nodes are collected."""
-
-    def __init__(self) -> None:
-        self.orders: list[Callable[[Answer], None]] = []
-        self.times = ListTimes(poll_s=30.0)
-        self.missing = Missing(self.times, self.orders.append)
-
-    def next_list(self) -> None:
-        self.times.schedule()
-        self.times.begin()
-        self.times.end()
-
-
-@pytest.fixture
-def rig(clock) -> Rig:
-    return Rig()
-
-
-def test_one_that_was_found_again_has_all_its_time_when_it_is_missing_again(rig, clock):
-    rig.missing.is_gone(KEY)
-    rig.orders.pop()(GOOD)
-    clock.sleep(9)
-    rig.missing.forget(KEY)
-    rig.next_list()
-    assert not rig.missing.is_gone(KEY)
-    rig.orders.pop()(GOOD)
-    clock.sleep(9)
-    assert not rig.missing.is_gone(KEY)
-    clock.sleep(1)
-    assert rig.missing.is_gone(KEY)
-
-
-def test_an_order_that_slurm_refuses_does_not_count(rig, clock):
-    rig.missing.is_gone(KEY)
-    rig.orders.pop()(BAD)
-    clock.sleep(10)
-    rig.next_list()
-    assert not rig.missing.is_gone(KEY)
-    assert len(rig.orders) == 1, "they are asked again"
 
 
 # -- notes of starts ----------------------------------------------------------------------

@@ -5,7 +5,7 @@ process of root's, nor in a copy of one that knows the secret of signatures: a p
 `nobody` asks, which the launcher executes once, and which has a copy of itself ready for each
 question, because the directory may never answer.
 
-    python -m drfd.launcher.accounts SOCKET
+    python -m drfd.launcher.system.accounts SOCKET
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from drfd.linux.user_database import look_up_name, written_name
 #: A question: the seconds that the answer may take, what is asked, and of whom.
 Question: TypeAlias = Sequence[object]
 
-_PROGRAM = (*RUN_MODULE, "drfd.launcher.accounts")
+_PROGRAM = (*RUN_MODULE, "drfd.launcher.system.accounts")
 #: Longest answer that is read: an account with all the groups that Linux allows.
 _MOST_BYTES = 1 << 20
 #: The highest uid that a user can have; the next number means "no uid".

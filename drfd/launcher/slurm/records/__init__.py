@@ -1,1 +1,0 @@
-"""What this launcher writes down of attempts, or Slurm's event script does."""
