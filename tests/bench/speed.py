@@ -232,10 +232,6 @@ def _starts(
     return {gap_ms: (found[gap_ms], statistics.median(bare[gap_ms])) for gap_ms in found}
 
 
-def _bare(place: Place) -> float:
-    return place.baseline_ms(200, pause_ms=0)
-
-
 class Benchmark(NamedTuple):
     measure: Callable[[Place, Chosen], Iterator[Figure]]
     make: Callable[[], Place] = Place

@@ -7,12 +7,11 @@ asserted, its counterexample is here too.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from fractions import Fraction
 from itertools import product
 from math import floor
 from random import Random
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,7 +19,6 @@ from hypothesis import strategies as some
 
 from core.oracle import (
     Ask,
-    Level,
     Pass,
     Rule,
     Tree,
@@ -39,7 +37,6 @@ from core.worlds import (
     after,
     carry_on,
     entitled,
-    fits_now,
     rules,
     run,
     start,
@@ -71,105 +68,6 @@ def test_what_each_node_is_promised_is_what_the_slow_division_says(tree, leaves)
         below = [expected[child] for child in expected if child != "root" and above(child) == path]
         for axis, part in enumerate(parts):
             assert sum((each[axis] for each in below), Fraction(0)) <= part
-
-
-def keeps_a_promise(state: Pass, job_id: int) -> bool:
-    ask = state.waiting[job_id]
-    return any(state.keeps_promise(path, ask.demand) for path in line(ask.leaf))
-
-
-def satisfaction(state: Pass, path: str, leaves: set[str]) -> Level:
-    """The least of the node's own and of those below that can launch something."""
-    below = [leaf for leaf in leaves if path in line(leaf)]
-    return min(state.level(p) for leaf in below for p in line(leaf) if path in line(p))
-
-
-@examples(150, quick=5)
-@given(worlds())
-def test_each_launch_is_of_the_least_satisfied_at_every_level(world):
-    """Among those that could launch something in the same phase; promises come first."""
-    state = start(world)
-    for job_id in run(world).admitted:
-        ask = state.waiting[job_id]
-        could = {other for other in state.waiting if fits_now(state, other)}
-        keeping = {other for other in could if keeps_a_promise(state, other)}
-        assert job_id in (keeping or could)
-        rivals = {state.waiting[other].leaf for other in keeping or could}
-        for path in line(ask.leaf):
-            siblings = {p for leaf in rivals for p in line(leaf) if above(p) == above(path)}
-            least = min(satisfaction(state, sibling, rivals) for sibling in siblings)
-            assert satisfaction(state, path, rivals) == least
-        carry_on(state, job_id)
-
-
-@examples(100, quick=5)
-@given(worlds())
-def test_passes_of_one_launch_each_launch_the_same_in_the_same_order(world):
-    """So nothing depends on how many launches one pass makes."""
-    state, order = start(world), []
-    while state.waiting:
-        ids = list(state.waiting)
-        now = world._replace(asks=[state.waiting[job_id] for job_id in ids], held=state.held)
-        admitted = run(now).admitted
-        if not admitted:
-            break
-        order.append(ids[admitted[0] - 1])
-        carry_on(state, order[-1])
-    assert order == run(world).admitted
-
-
-def changed(
-    world: World,
-    *,
-    path: Callable[[str], str] = str,
-    vector: Callable[[Sequence[Any]], Any] = lambda given: given,
-    weigh: Fraction = Fraction(1),
-) -> World:
-    """The same world with other names of nodes, amounts and weights."""
-    rules = {node: world.tree.rules.get(node, Rule()) for node in NODES}
-    axes = len(world.tree.capacity)
-    found = {
-        path(node): Rule(
-            [weigh * each for each in rule.weights or [Fraction(1)] * axes],
-            rule.limit and vector(rule.limit),
-            rule.guarantee and vector(rule.guarantee),
-        )
-        for node, rule in rules.items()
-    }
-    return World(
-        Tree(vector(world.tree.capacity), found),
-        [ask._replace(leaf=path(ask.leaf), demand=vector(ask.demand)) for ask in world.asks],
-        {path(leaf): vector(held) for leaf, held in world.held.items()},
-        {path(node): usage for node, usage in world.past_usage.items()},
-    )
-
-
-@examples(100, quick=5)
-@given(worlds())
-def test_names_do_not_matter_but_for_their_order(world):
-    def renamed(path: str) -> str:
-        return "root" + "".join(f".x{name}-{ord(name)}" for name in path.split(".")[1:])
-
-    before, after = run(world), run(changed(world, path=renamed))
-    assert (after.admitted, after.free) == (before.admitted, before.free)
-    assert list(after.order) == [renamed(leaf) for leaf in before.order]
-
-
-@examples(100, quick=5)
-@given(worlds(), some.integers(2, 1 << 40))
-def test_the_unit_of_a_resource_does_not_matter(world, factor):
-    """Bytes or gibibytes: shares are exact, so the decisions are the same."""
-
-    def scaled(given: Sequence[Any]) -> tuple[Any, ...]:
-        return (given[0] and given[0] * factor, *given[1:])
-
-    assert run(changed(world, vector=scaled)).admitted == run(world).admitted
-
-
-@examples(100, quick=5)
-@given(worlds(), WEIGHT)
-def test_only_the_ratios_of_weights_matter(world, factor):
-    assert run(changed(world, weigh=factor)).admitted == run(world).admitted
 
 
 # -- whole jobs fill an empty machine --------------------------------------------------------------

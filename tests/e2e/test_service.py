@@ -156,16 +156,6 @@ def test_either_service_may_be_killed_and_no_job_is_lost(manager, service):
     assert service.wait_end(job_id)["exit_code"] == 6
 
 
-def test_a_shutdown_leaves_jobs_to_the_next_daemon(service):
-    job_id = service.running("--", "sh", "-c", f"{GATE}; exit 4")["id"]
-    done = service.drf("shutdown")
-    assert done.stdout == "drfd has ended; the next one takes over 1 running job\n"
-    assert end_of(service) == 0, "a service that ends so is not started again"
-    (service.work / "gate").touch()
-    service.start()
-    assert service.wait_end(job_id)["exit_code"] == 4
-
-
 def test_a_shutdown_that_kills_ends_when_the_last_job_is_gone(service):
     stubborn = "trap '' TERM; echo $$; while :; do sleep 0.1; done"
     jobs = [

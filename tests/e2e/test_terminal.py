@@ -60,16 +60,6 @@ def test_the_job_leads_a_session_on_a_terminal_of_its_own(sit):
     leaves_it_as_it_was(terminal)
 
 
-def test_it_is_not_the_terminal_that_drf_was_started_from(sit):
-    """What one may do with it (push keys into it, for one) must end with the job."""
-    terminal = sit("sh", "-c", f"tty; {DRF} run -- tty")
-    terminal.ends()
-    mine, jobs = terminal.lines()
-    assert mine.startswith("/dev/pts/")
-    assert jobs.startswith("/dev/pts/")
-    assert mine != jobs
-
-
 @pytest.mark.parametrize("status", [0, 3, 255])
 def test_it_exits_as_the_job_does_and_shows_all_that_it_wrote(sit, status):
     terminal = sit(*shell(f"seq 5000; exit {status}"))
@@ -293,17 +283,6 @@ def test_hanging_up_by_an_escape_ends_the_job(sit, instance):
     assert instance.wait_end(latest(instance))["signal"] == signal.SIGHUP
 
 
-def test_a_tilde_is_a_tilde_elsewhere_and_when_there_are_no_escapes(sit):
-    terminal = sit(DRF, "run", "--escape", "none", "--", "sh", "-c", "echo up; read x; echo =$x")
-    terminal.sees("up")
-    terminal.type(b"~.\r")
-    terminal.sees("=~.")
-    terminal = sit(*shell("echo up; read x; echo =$x"))
-    terminal.sees("up")
-    terminal.type(b"a~.\r")
-    terminal.sees("=a~.")
-
-
 # -- before it starts -------------------------------------------------------------------------
 
 
@@ -506,22 +485,6 @@ def test_the_last_terminal_has_it_and_the_size_is_its_own(sit, attach):
     second.resize(40, 132)
     second.type(b"\r")
     second.sees("40 132")
-
-
-def test_a_full_screen_program_draws_itself_again(sit, attach):
-    program = (
-        r"draw() { printf '\033[H'; stty size; };"
-        r"printf '\033[?1049h\033[?25l'; trap draw WINCH; draw;"
-        r"while [ ! -e go ]; do sleep 0.1; done"
-    )
-    terminal = detached(sit, program, "24 80")
-    for left in (b"\x1b[?1049l", b"\x1b[?25h"):
-        assert left in terminal.sent
-    again = attach()
-    again.sees("24 80")
-    assert b"\x1b[?1049h" in again.sent
-    leave(again)
-    assert b"\x1b[?1049l" in again.sent
 
 
 def test_a_batch_job_has_a_terminal_in_each_run(sit, instance):

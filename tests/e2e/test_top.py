@@ -153,38 +153,6 @@ def test_keys_act_on_real_jobs(sit, instance):
         instance.wait_state(job_id, "SUSPENDED")
 
 
-def test_a_job_is_cancelled_after_a_question_and_waiting_tasks_are_held(sit, instance):
-    terminal = sit(instance)
-    row(terminal, " 2 ", "steady")
-    terminal.type(b"c")
-    row(terminal, "cancel job 2 (steady)", "y: yes, any other key: no")
-    terminal.type(b"n")
-    row(terminal, "nothing done")
-    assert instance.show(2)["state"] == "RUNNING"
-    terminal.type(b"3h")
-    row(terminal, "held job 4_[0-9]")
-    row(terminal, "WAITING 11, 11 held")
-    assert {each["state"] for each in instance.status("4")} == {"HELD"}
-    terminal.type(b"/sweep\rh")
-    row(terminal, "released job 4_[0-9]")
-    assert {each["state"] for each in instance.status("4")} == {"PENDING"}
-
-    def is_forgotten() -> bool:
-        return not any("released job" in line for line in terminal.lines())
-
-    terminal.until("a message that goes away without a key", is_forgotten)
-    terminal.type(b"q")
-    terminal.ends()
-    again = sit(instance)
-    row(again, " 2 ", "steady")
-    again.type(b"c")
-    row(again, "cancel job 2 (steady)")
-    again.type(b"y")
-    row(again, "cancelled job 2")
-    assert instance.wait_end(2)["state"] == "CANCELLED"
-    row(again, " 2 ", "steady", "CANCELLED")
-
-
 def test_it_fills_the_terminal_that_it_has_at_any_moment(sit, shared):
     terminal = sit(shared)
     terminal.sees("q quit")
