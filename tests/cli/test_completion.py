@@ -216,7 +216,7 @@ def test_each_place_has_its_words(offered, words, values):
 def test_presets_come_from_the_users_own_configuration(offered, home):
     assert offered("submit", "--preset", "") == []
     (home / ".config/drfd").mkdir(parents=True)
-    (home / ".config/drfd/config.toml").write_text("[preset.gpu]\ncores = 4\n[presets.big]\n")
+    (home / ".config/drfd/config.toml").write_text("[preset.gpu]\ncores = 4\n[preset.big]\n")
     assert offered("submit", "--preset", "") == ["gpu", "big"]
 
 

@@ -148,12 +148,10 @@ def _variables(ctx: click.Context, incomplete: str) -> Offered:
 
 def _presets(ctx: click.Context, incomplete: str) -> Offered:
     """Return the names of the presets in the user's own configuration."""
-    import tomllib
+    from drfd_cli.personal import read
 
-    from drfd_cli.personal import content_of, path_of
-
-    given = tomllib.loads(content_of(path_of(os.environ)).decode())
-    return [(name, "") for name in {**given.get("preset", {}), **given.get("presets", {})}]
+    settings = read(os.environ)
+    return [] if settings is None else [(name, "") for name in settings.presets]
 
 
 def verbs(texts: Mapping[str, str], ctx: click.Context, incomplete: str) -> list[CompletionItem]:

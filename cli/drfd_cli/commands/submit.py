@@ -89,16 +89,11 @@ def with_terminal(
 
 def wait_for_end(client: Connection, job_id: int, *, is_quiet: bool) -> int:
     """Wait until the job has ended, and return the exit code."""
-    from drfd_cli.commands.wait import tell_ends, wait_for
+    from drfd_cli.commands.wait import wait_and_tell
 
     sys.stdout.flush()
     try:
-        waited = wait_for(client, [job_id], is_quiet=is_quiet)
+        return wait_and_tell(client, [job_id], is_quiet=is_quiet)
     except KeyboardInterrupt:
         output.say(f"job {job_id} goes on (drf cancel {job_id} stops it)")
         return 130
-    if not waited["ended"]:
-        output.tell_never(waited["never"][0])
-        return output.NEVER_RAN
-    tell_ends(client, waited["ended"])
-    return int(waited["ended"][0]["status"])

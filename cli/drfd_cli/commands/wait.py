@@ -123,9 +123,9 @@ def _show(reply: WaitReply) -> bool:
     return output.are_together()
 
 
-def wait_and_tell(client: Connection, ids: list[Ref]) -> int:
+def wait_and_tell(client: Connection, ids: list[Ref], *, is_quiet: bool = False) -> int:
     """Wait until the jobs have ended, say how, and return the exit code."""
-    reply = wait_for(client, ids)
+    reply = wait_for(client, ids, is_quiet=is_quiet)
     return _finish(client, ids, reply, any_one=False, is_told=False)
 
 
