@@ -533,8 +533,10 @@ def test_a_held_job_stays_held_and_one_that_an_administrator_holds_is_not_replac
     edit.job["held_by"] = "root"
     result = edit("s/a b/c d/")
     assert (result.code, edit.told) == (1, [])
-    assert result.err.startswith("drf: job 42 is held by root, and a new job in its place would")
-    assert "# root holds this job, so its command stays" in edit.text
+    assert result.err.startswith(
+        "drf: root holds job 42, so it keeps its id and its command; it stays"
+    )
+    assert "# root holds job 42, so it keeps its id and its command, and of its" in edit.text
     assert edit("s/my job/yours/").out == "changed job 42\n"
 
 
@@ -603,7 +605,7 @@ def test_what_cannot_be_changed_here_is_said_before_the_change(edit):
     edit.job["submission"] = {**EDITED, "notify": {"on": ["end"], "argv": ["mail", "a\nb"]}}
     assert edit().code == 0
     head = edit.text.partition("#DRF")[0]
-    assert "# Other jobs wait for this one, so it keeps its id" in head
+    assert "# other jobs wait for job 42, so it keeps its id" in head
     assert all(line.startswith("# ") for line in head.splitlines())
     assert "other jobs wait for job 42" in edit("s/a b/c d/").err
     assert edit.told == []

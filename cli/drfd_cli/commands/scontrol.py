@@ -445,13 +445,13 @@ def _update_jobs(ids: list[Ref], given: dict[str, str]) -> int:
 
 def _more_time(client: Connection, ids: list[Ref], by: str) -> dict[str, object]:
     """Return the new time limit of `TimeLimit=+30`, which is for minutes, or of `-10`."""
-    from drfd_cli.commands.set import add_to_limit
+    from drfd_cli.commands.set import new_limit
 
     if by[:1] not in ("+", "-") or by == "-1":
         return {}
     asked = Asked({"time": Given(by[1:])}, "scontrol")
     seconds = asked.get("time", read_limit) or 0
-    return add_to_limit(client, {"ids": ids}, seconds if by[0] == "+" else -seconds, by)
+    return new_limit(seconds if by[0] == "+" else -seconds, by, True, client, {"ids": ids})
 
 
 def _changes(client: Connection, given: Mapping[str, str]) -> dict[str, Any]:

@@ -10,7 +10,8 @@ import sys
 import tempfile
 import time as clock
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,86 +48,61 @@ _SOON_S = 60
 _NAMED = 5
 
 
-@dataclass(frozen=True, slots=True)
-class _More:
-    """A change of a time limit."""
-
-    #: Negative for less time.
-    seconds: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class _NewLimit:
-    """Finds the limit to set, and asks about running jobs that it would stop at once."""
-
-    asked: int | _More
-    yes: bool
-
-    def __call__(self, client: Connection, select: Mapping[str, object]) -> dict[str, object]:
-        if self.asked == 0:
-            # No limit stops nothing.
-            return {"time_limit_s": 0}
-        jobs = [
-            job
-            for job in client.jobs("status", select=select)
-            # The command line of a job is null for users who may not change the job.
-            if job["state"] in output.LIVE and job["argv"] is not None
-        ]
-        limit_s = self._limit_s(jobs)
-        # The wall time of a suspended job stands still.
-        self._ask_about_soon([job for job in jobs if job["state"] == "RUNNING"], limit_s)
-        return {"time_limit_s": limit_s}
-
-    def _limit_s(self, jobs: list[JobView]) -> int:
-        if isinstance(self.asked, int):
-            return self.asked
-        limits = {job["time_limit_s"] or 0 for job in jobs}
-        if not limits:
-            raise Refused("no-such-job", f"no live job of yours to give {self.asked.text}")
-        if 0 in limits:
-            label = next(output.label(job) for job in jobs if not job["time_limit_s"])
-            raise Refused("no-limit", f"job {label} has no time limit; -t {self.asked.text} "
-                          "changes one that is there")  # fmt: skip
-        if len(limits) > 1:
-            shown = ", ".join(show_duration(each) for each in sorted(limits)[:_NAMED])
-            raise Refused("bad-value", f"these jobs have different time limits ({shown})",
-                          hint=f"choose jobs with one, or give a time without {self.asked.text[0]}"
-                          )  # fmt: skip
-        (before,) = limits
-        if before + self.asked.seconds < 1:
-            raise Refused(
-                "bad-value", f"nothing would be left of {show_duration(before)}; nothing changed"
-            )
-        return before + self.asked.seconds
-
-    def _ask_about_soon(self, jobs: list[JobView], limit_s: int) -> None:
-        now_s = clock.time()
-        soon = [job for job in jobs if output.run_s(job, now_s) > limit_s - _SOON_S]
-        if not soon:
-            return
-        labels = output.listed([output.label(job) for job in soon], _NAMED)
-        longest_s = max(output.run_s(job, now_s) for job in soon)
-        job, have = ("jobs", "have") if len(soon) > 1 else ("job", "has")
-        upto = "up to " if len(soon) > 1 else ""
+def new_limit(
+    seconds: int, change: str, yes: bool, client: Connection, select: Mapping[str, object]
+) -> dict[str, object]:
+    """Return the field of a request for a time limit of so many seconds, or for one that is so much
+    longer, or shorter, if the user has written a `change`, such as `+10m`. Unless `yes`, ask about
+    running jobs that it would stop at once. Raises Refused."""
+    if seconds == 0 and not change:
+        # No limit stops nothing.
+        return {"time_limit_s": 0}
+    jobs = [
+        job
+        for job in client.jobs("status", select=select)
+        # The command line of a job is null for users who may not change the job.
+        if job["state"] in output.LIVE and job["argv"] is not None
+    ]
+    limit_s, now_s = _changed(jobs, seconds, change) if change else seconds, clock.time()
+    # The wall time of a suspended job stands still.
+    runs = {
+        output.label(job): output.run_s(job, now_s) for job in jobs if job["state"] == "RUNNING"
+    }
+    soon = {label: run_s for label, run_s in runs.items() if run_s > limit_s - _SOON_S}
+    if soon:
+        job, have, them, upto = (
+            ("jobs", "have", "them", "up to ") if len(soon) > 1 else ("job", "has", "it", "")
+        )
         fact = (
-            f"{job} {labels} {have} run for {upto}{show_duration(max(1, int(longest_s)))}: "
+            f"{job} {output.listed([*soon], _NAMED)} {have} run for "
+            f"{upto}{show_duration(max(1, int(max(soon.values()))))}: "
             f"a limit of {show_duration(limit_s)}"
         )
-        if self.yes or not sys.stdin.isatty():
-            output.say(f"{fact} stops {'them' if len(soon) > 1 else 'it'} within a minute")
-        elif not output.confirm(
-            f"{fact} would stop {'them' if len(soon) > 1 else 'it'} within a minute; set it?"
-        ):
+        if yes or not sys.stdin.isatty():
+            output.say(f"{fact} stops {them} within a minute")
+        elif not output.confirm(f"{fact} would stop {them} within a minute; set it?"):
             raise click.Abort
+    return {"time_limit_s": limit_s}
 
 
-def add_to_limit(
-    client: Connection, select: Mapping[str, object], seconds: int, text: str
-) -> dict[str, object]:
-    """Return the field of a request that lengthens the time limit of these jobs by the seconds, or
-    shortens it; `text` is what the user has written. Raises Refused."""
-    return _NewLimit(_More(seconds, text), yes=True)(client, select)
+def _changed(jobs: list[JobView], seconds: int, change: str) -> int:
+    """Return the limit of these jobs with a change. Raises Refused unless they have one limit."""
+    limits = {job["time_limit_s"] or 0 for job in jobs}
+    if not limits:
+        raise Refused("no-such-job", f"no live job of yours to give {change}")
+    if 0 in limits:
+        label = next(output.label(job) for job in jobs if not job["time_limit_s"])
+        text = f"job {label} has no time limit; -t {change} changes one that is there"
+        raise Refused("no-limit", text)
+    if len(limits) > 1:
+        shown = ", ".join(show_duration(each) for each in sorted(limits)[:_NAMED])
+        hint = f"choose jobs with one, or give a time without {change[0]}"
+        raise Refused("bad-value", f"these jobs have different time limits ({shown})", hint=hint)
+    (before,) = limits
+    if before + seconds < 1:
+        text = f"nothing would be left of {show_duration(before)}; nothing changed"
+        raise Refused("bad-value", text)
+    return before + seconds
 
 
 def _tell_ends(client: Connection, refs: Sequence[int | str]) -> None:
@@ -177,25 +153,25 @@ def command(**given: Any) -> Result:
     ):  # fmt: skip
         # The limit belongs to each job that names it, and running jobs keep theirs.
         chosen.update(group=asked["group"].partition("%")[0], states=output.WAITING)
-    refine = None if time is None else _NewLimit(time, chosen["yes"])
+    refine = None if time is None else partial(new_limit, *time, chosen["yes"])
     tell = None if time is None else _tell_ends
     return act("set", "changed", asked=asked, refine=refine, tell=tell, **chosen)
 
 
 def _changes(
     texts: Mapping[Option, str | Sequence[str] | None],
-) -> tuple[dict[str, Any], int | _More | None]:
-    """Return the fields of a request that these texts of options change, and the time limit apart:
-    it may be a change of what the jobs have. Raises UsageError."""
+) -> tuple[dict[str, Any], tuple[int, str] | None]:
+    """Return the fields of a request that these texts of options change, and the time limit apart,
+    with its text if it is a change of what the jobs have. Raises UsageError."""
     words: list[str] = []
-    more: _More | None = None
+    time: tuple[int, str] | None = None
     asked: dict[str, Any] = {}
     try:
         for option, given in texts.items():
             for text in [given] if isinstance(given, str) else given or ():
                 sign, word = text.strip()[:1], text.strip()[1:]
                 if option.key == "time" and sign in ("+", "-"):
-                    more = _More(int(f"{sign}{parse_duration(word)}"), text.strip())
+                    time = int(f"{sign}{parse_duration(word)}"), text.strip()
                 elif option.key == "begin" and not sign:
                     asked["begin_s"] = 0
                 else:
@@ -206,7 +182,8 @@ def _changes(
     for remark in found.remarks:
         output.say(remark)
     asked |= found.fields
-    return asked, asked.pop("time_limit_s", more)
+    limit_s = asked.pop("time_limit_s", None)
+    return asked, time if limit_s is None else (limit_s, "")
 
 
 # -- drf edit ----------------------------------------------------------------------------------
@@ -221,13 +198,9 @@ _ENDED_HEAD = """\
 # submitted again. If nothing is changed, nothing is done. The options are those of drf submit.
 """
 _SCRIPT = "# The text of the script stays as it was submitted.\n"
-_AWAITED = """\
-# Other jobs wait for this one, so it keeps its id: its command stays as it is, and of its options
-# only those of drf set can be changed.
-"""
-_HELD = """\
-# {by} holds this job, so its command stays as it is, and of its options only those of drf set can
-# be changed.
+_BOUND = """\
+# {why}, so it keeps its id and its command, and of its options only those of
+# drf set can be changed.
 """
 _MARK = "#DRF "
 #: Conditions of the start that a job in place of another one has, too.
@@ -288,12 +261,10 @@ def _demand(before: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, A
             )
     if "read_bps" in before and "read_bps" not in found and "disks" not in found:
         found |= {"read_bps": 0, "write_bps": 0}
-    for name in set(before.get("gres", {})) - set(found.get("gres", {})):
-        found["gres"] = {**found.get("gres", {}), name: 0}
-    for name in set(before.get("gres_memory", {})) - set(found.get("gres_memory", {})):
-        found["gres_memory"] = {**found.get("gres_memory", {}), name: 0}
-    for name in set(before.get("disks", {})) - set(found.get("disks", {})):
-        found["disks"] = {**found.get("disks", {}), name: {"read_bps": 0, "write_bps": 0}}
+    no_rates = {"read_bps": 0, "write_bps": 0}
+    for key, none in (("gres", 0), ("gres_memory", 0), ("disks", no_rates)):
+        gone = set(before.get(key, {})) - set(found.get(key, {}))
+        found |= {key: {**found.get(key, {}), **dict.fromkeys(gone, none)}} if gone else {}
     return found
 
 
@@ -322,11 +293,23 @@ def _written(reply: SubmissionReply) -> str:
     words = [each for each in map(shlex.join, words_of(fields)) if each.isprintable()]
     lines = "".join(f"{_MARK}{each}\n" for each in words)
     about = _SCRIPT if "script" in fields else ""
-    about += _AWAITED if reply.get("awaited") else ""
-    if "held_by" in reply:
-        about += _HELD.format(by=output.clean(reply["held_by"]))
+    bound = _bound(reply)
+    about += "" if bound is None else _BOUND.format(why=bound.text)
     head = (_HEAD if reply["live"] else _ENDED_HEAD).format(label=reply["label"])
     return f"{head}{about}{lines}\n{shlex.join(fields['argv'])}\n"
+
+
+def _bound(reply: SubmissionReply) -> Refused | None:
+    """Return why no other job can take the place of this one, or None."""
+    label, sets = reply["label"], "drf set changes its demand"
+    if reply.get("awaited"):
+        hint = f"{sets}; drf set --after '' frees the jobs that wait for it"
+        return Refused("awaited", f"other jobs wait for job {label}", hint=hint)
+    if "held_by" in reply:
+        by = output.clean(reply["held_by"])
+        hint = f"{sets}; {by} can release it"
+        return Refused("held-by-admin", f"{by} holds job {label}", hint=hint)
+    return None
 
 
 def _conditions(reply: SubmissionReply) -> dict[str, Any]:
@@ -423,21 +406,10 @@ def _raise_failure(reply: Any) -> None:
 def _replace(client: Connection, reply: SubmissionReply, changes: Edits) -> None:
     """Submit a job in place of a waiting one. Raises Refused, and then leaves it as it was."""
     label, conditions = reply["label"], reply.get("conditions", {})
-    if reply.get("awaited"):
-        raise Refused(
-            "awaited",
-            f"other jobs wait for job {label}, so it must keep its id and its command; it stays as"
-            " it is",
-            hint="drf set changes its demand; drf set --after '' frees the jobs that wait for it",
-        )
-    if "held_by" in reply:
-        by = output.clean(reply["held_by"])
-        raise Refused(
-            "held-by-admin",
-            f"job {label} is held by {by}, and a new job in its place would not be; it stays as it"
-            " is",
-            hint=f"drf set changes its demand; {by} can release it",
-        )
+    bound = _bound(reply)
+    if bound is not None:
+        text = f"{bound.text}, so it keeps its id and its command; it stays as it is"
+        raise Refused(bound.code, text, hint=bound.hint)
     fields = changes.applied({"demand": {}, **reply["submission"], **_conditions(reply)})
     select = {"ids": [int(label)]}
     if not conditions.get("held"):
