@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from instance import patient
+
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -17,7 +19,7 @@ def test_a_short_run_has_a_line_for_each_figure():
     only = [word for name in names for word in ("--only", name)]
     done = subprocess.run(
         [sys.executable, "-m", "tests.bench", *few, *only],
-        cwd=ROOT, capture_output=True, text=True, timeout=300,
+        cwd=ROOT, capture_output=True, text=True, timeout=patient(300),
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()

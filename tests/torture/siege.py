@@ -3,9 +3,9 @@ with cgroups; `--alone`, of whoever starts it, without anybody who attacks.
 
 Two users work, each with a record of their own, and a third one does all that `bench/attackers.py`
 knows, one attack after the other; alone, only whoever started it works, on a small machine.
-Meanwhile somebody is killed again and again: the controller, the launcher,
-both, the launcher's supervisor, a runner, any other process of drfd's, or stopped for a while; and
-the kernel's limits of all running jobs never sum up to more than the capacity.
+Meanwhile somebody is killed again and again: the controller, the launcher, both, the launcher's
+supervisor, a runner, any other process of drfd's, or stopped for a while; and the kernel's limits
+of all running jobs never sum up to more than the capacity.
 
 In the end every job of those who work has run once, as the files say that the jobs themselves have
 written with O_APPEND, and has ended as its user's record says it must; or its runner was killed,

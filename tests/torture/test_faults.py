@@ -326,8 +326,8 @@ def give_memory(pid: int) -> None:
 
 
 @contextmanager
-def without_new_processes(pid: int, *, but: int = 0) -> Iterator[None]:
-    """While it lasts, the process starts nothing; root's only so many at a time."""
+def without_new_processes(pid: int) -> Iterator[None]:
+    """While it lasts, the process starts nothing."""
     if not IS_ROOT:
         with limited(pid, resource.RLIMIT_NPROC, 0):
             yield
@@ -341,7 +341,7 @@ def without_new_processes(pid: int, *, but: int = 0) -> Iterator[None]:
     cage.mkdir()
     try:
         (cage / "cgroup.procs").write_text(str(pid))
-        (cage / "pids.max").write_text(str(int((cage / "pids.current").read_text()) + but))
+        (cage / "pids.max").write_text((cage / "pids.current").read_text())
         yield
     finally:
         # What was started in there before, or by somebody who still might, goes back with it.
@@ -486,23 +486,6 @@ def test_a_supervisor_that_may_start_no_launcher_starts_one_when_it_may(victim):
 
 
 # -- the runner ----------------------------------------------------------------------------------
-
-
-def test_a_runner_that_may_not_fork_says_so_and_the_job_is_tried_again(victim):
-    """The job ended as LAUNCH_FAILED, though nothing was wrong with it."""
-    if not IS_ROOT:
-        pytest.skip("a user's runner sets its limit itself")
-
-    def postponed() -> bool:
-        told = [event["event"] for event in victim.ask("show", id=job_id)["events"]]
-        return "LaunchPostponed" in told
-
-    with without_new_processes(victim.launcher_pid(), but=1):
-        job_id = victim.submit_job("n", "echo x >> ran-n; exit 3")
-        wait_for("word of the shortage", postponed, show=victim.tail)
-    job = end(victim, job_id)
-    assert (job["state"], job["exit_code"], runs(victim, "n")) == ("FAILED", 3, 1)
-    victim.check_at_rest()
 
 
 def file_size(victim: Victim, job_id: int) -> int:
