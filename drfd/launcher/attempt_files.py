@@ -167,7 +167,7 @@ def created_record(
 def create(dir_fd: int, key: Key, created: Record) -> int:
     """Create an attempt file and return a descriptor that holds its lock. Raises FileExistsError
     if the attempt has a file already."""
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     fd = os.open(file_name(key), flags, 0o600, dir_fd=dir_fd)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -179,7 +179,11 @@ def create(dir_fd: int, key: Key, created: Record) -> int:
 
 
 def append(fd: int, kind: str, record: Record) -> None:
-    _write(fd, f"{_encode({'record': kind, **record})}\n".encode())
+    _write(fd, _line(kind, record))
+
+
+def _line(kind: str, record: Record) -> bytes:
+    return f"{_encode({'record': kind, **record})}\n".encode()
 
 
 def _write(fd: int, line: bytes) -> None:
@@ -199,17 +203,14 @@ def note_signals(dir_fd: int, key: Key, count: int) -> None:
             os.pwrite(fd, line, at)
             return
     with opened(file_name(key), os.O_WRONLY | os.O_APPEND, dir_fd=dir_fd) as fd:
-        _write(fd, line)
+        _write(fd, b"\n" + line)
 
 
 def add(dir_fd: int, key: Key, kind: str, record: Record, *, is_synced: bool = False) -> None:
-    """Append a record to the file of an attempt, after a line feed if its last line is a partial
-    one. Raises OSError."""
-    with opened(file_name(key), os.O_RDWR | os.O_APPEND, dir_fd=dir_fd) as fd:
-        size = os.fstat(fd).st_size
-        if size and os.pread(fd, 1, size - 1) != b"\n":
-            _write(fd, b"\n")
-        append(fd, kind, record)
+    """Append a record to the file of an attempt, after a line feed, because its last line may be a
+    partial one. Raises OSError."""
+    with opened(file_name(key), os.O_WRONLY | os.O_APPEND, dir_fd=dir_fd) as fd:
+        _write(fd, b"\n" + _line(kind, record))
         if is_synced:
             os.fsync(fd)
 
@@ -231,7 +232,7 @@ def read(dir_fd: int, key: Key) -> Records | None:
 def parse(data: bytes) -> Records | None:
     """Parse the records in `data`. Returns None if the first one cannot be read."""
     records: dict[str, Record] = {}
-    for line in data.split(b"\n"):
+    for line in filter(None, data.split(b"\n")):
         record = _read_line(line)
         if record is not None:
             records[record.pop("record")] = record

@@ -284,7 +284,8 @@ def run(
         [*(before or ()), program, *map(str, theirs)], pass_fds=theirs, stdin=subprocess.DEVNULL,
         capture_output=True, timeout=60, env={}, check=False, **({} if by_root else _nobody()),
     )  # type: ignore[call-overload]  # fmt: skip
-    records = [json.loads(line) for line in os.pread(attempt, 1 << 20, 0).splitlines()]
+    lines = filter(None, os.pread(attempt, 1 << 20, 0).splitlines())
+    records = [*map(json.loads, lines)]
     for fd in theirs:
         os.close(fd)
     assert (ended.returncode in (0, 125), ended.stderr) == (True, b"")

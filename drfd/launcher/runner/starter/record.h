@@ -74,9 +74,10 @@ static void reach(const char *name)
 
 /* -- lines ---------------------------------------------------------------------------------------- */
 
+/* After a line feed, because the last line of the file may be a partial one. */
 static char *append_kind(char *at, const char *kind)
 {
-	return append(append(append(at, "{\"record\":\""), kind), "\"");
+	return append(append(append(at, "\n{\"record\":\""), kind), "\"");
 }
 
 static char *append_name(char *at, const char *name)
@@ -148,19 +149,12 @@ static char *append_process(char *at, long pid, long ticks)
 	return append_field(append_field(at, "pid", pid), "start_ticks", ticks);
 }
 
-/* Make this line, which lacks only its end, the last of the attempt file, after a line feed. */
+/* Append this line, which lacks only its end, to the attempt file. */
 static long write_record(char *line, char *end)
 {
-	struct stat file;
-	char last;
-	long written = call(fstat, attempt_fd, &file);
 	size_t length = (size_t)(append(end, "}\n") - line);
+	long written = call(write, attempt_fd, line, length);
 
-	if (written == 0 && file.st_size > 0 &&
-	    call(pread64, attempt_fd, &last, 1, file.st_size - 1) == 1 && last != '\n')
-		written = call(write, attempt_fd, "\n", 1);
-	if (written >= 0)
-		written = call(write, attempt_fd, line, length);
 	/* Only a full disk makes a write to a file partial. */
 	return written >= 0 && (size_t)written != length ? -ENOSPC : written;
 }

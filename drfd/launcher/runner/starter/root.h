@@ -29,15 +29,12 @@ static char *joined(const char *name, const char *value)
 	return variable;
 }
 
+/* The file stays open until `keep_only`. */
 static long put(const char *path, const char *text)
 {
-	long fd = call(openat, AT_FDCWD, path, O_WRONLY | O_TRUNC | O_CLOEXEC, 0), result;
+	long fd = call(openat, AT_FDCWD, path, O_WRONLY | O_TRUNC | O_CLOEXEC, 0);
 
-	if (fd < 0)
-		return fd;
-	result = call(write, fd, text, strlen(text));
-	call(close, fd);
-	return result;
+	return fd < 0 ? fd : call(write, fd, text, strlen(text));
 }
 
 static void enter_limits(const struct plan *plan)

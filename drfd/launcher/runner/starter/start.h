@@ -54,7 +54,7 @@ static void keep_only(const int *fds, int count)
 }
 
 /* Set the limits of the job's cgroups. Each file must have a certain line then; the kernel may change a
- * value at the same moment, so it is written twice at most. */
+ * value at the same moment, so it is written twice at most. The files stay open until `keep_only`. */
 static void set_limits(const struct plan *plan)
 {
 	for (char **each = plan->settings; each[0] && each[1] && each[2]; each += 3) {
@@ -71,7 +71,6 @@ static void set_limits(const struct plan *plan)
 			call(pread64, fd, there, sizeof there - 1, 0);
 			fail("limit", 0, joined(joined(what, " and reads "), there));
 		}
-		call(close, fd);
 	}
 }
 
@@ -104,29 +103,28 @@ static long fork_job(const struct plan *plan, int *is_outside)
 /* Become the job, or the command that notifies its owner. First the limits, then the user, then the
  * user's files. The parent may not see when this process has started (hidepid in proc(5)). Reports come
  * through ENTRY up to the entry of the cgroup, and through REPORT later: ENTRY is closed before the rights
- * are dropped, because the user may control this process then. */
+ * are dropped, because the user may control this process then, as are the files of the cgroups. */
 _Noreturn static void become_job(const struct plan *plan, int entry, int report, int go, int payload,
 				 int is_outside)
 {
-	const int fds[] = {entry, report, go, payload};
+	const int kept[] = {report, go, payload};
 	unsigned long none = 0;
 	long ticks = own_start();
 
 	call(write, entry, &ticks, sizeof ticks);
 	report_fd = entry;
 	ours = NULL;
-	keep_only(fds, 4);
-	/* Nothing that is open now stays open in the job. */
-	must(call(close_range, 3, ~0u, CLOSE_RANGE_CLOEXEC), "setting", "");
 	call(prctl, PR_SET_NAME, "drfd-starter", 0, 0, 0);
 	call(rt_sigprocmask, SIG_SETMASK, &none, NULL, 8);
 	if (is_outside)
 		must(put(joined(plan->cgroup, "/cgroup.procs"), "0"), "cgroup", plan->cgroup);
 	must(call(setsid), "setting", "");
 	enter_limits(plan);
-	report_fd = report;
-	call(close, entry);
 	set_privileged_attributes(plan);
+	report_fd = report;
+	keep_only(kept, 3);
+	/* Nothing that is open now stays open in the job. */
+	must(call(close_range, 3, ~0u, CLOSE_RANGE_CLOEXEC), "setting", "");
 	if (*plan->place)
 		enter_space(plan);
 	if (plan->drops)
@@ -340,11 +338,13 @@ _Noreturn static void fail_start(const struct start *start, char first)
 
 _Noreturn static void run_attempt(const struct plan *plan, int launched_fd, int payload)
 {
+	const int kept[] = {attempt_fd, launched_fd, payload};
 	struct start start;
 	char said;
 	long notice_go = -1;
 
 	set_limits(plan);
+	keep_only(kept, 3);
 	start = fork_attempt(plan, payload);
 	said = await_ready(&start);
 	if (said != '+')
@@ -361,7 +361,8 @@ _Noreturn static void run_attempt(const struct plan *plan, int launched_fd, int 
 	call(close, start.report), call(close, start.entry);
 	reach("runner.after-exec");
 	report_launched(plan, launched_fd);
-	call(write, notice_go, "+", 1), call(close, notice_go);
+	if (notice_go >= 0)
+		call(write, notice_go, "+", 1), call(close, notice_go);
 	call(close, payload), call(close, launched_fd);
 	await_end(&start.wait);
 }

@@ -162,11 +162,8 @@ _Noreturn static void introduce(void)
 }
 
 /* Make this process the runner of an attempt. */
-static void prepare(const struct plan *plan, const int *fds)
+static void prepare(const struct plan *plan)
 {
-	int kept[] = {fds[0], fds[1], fds[3]};
-
-	keep_only(kept, 3);
 	call(prctl, PR_SET_NAME, "drfd-runner", 0, 0, 0);
 	/* Out of the launcher's session, and of its fate. */
 	must(call(setsid), "setting", "");
@@ -218,7 +215,7 @@ _Noreturn static void begin(int count, char **argv)
 	if (strlen(plan.name) > MOST_NAME)
 		fail("plan", 0, "");
 	announce();
-	prepare(&plan, fds);
+	prepare(&plan);
 	run_attempt(&plan, fds[1], fds[3]);
 }
 

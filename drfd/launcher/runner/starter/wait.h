@@ -102,11 +102,9 @@ static void open_counters(struct wait *wait, char **counters)
 static struct wait open_wait(const struct plan *plan, long pid, unsigned long deadline_ms)
 {
 	unsigned long child = 1ul << (SIGCHLD - 1);
-	char path[64];
 	struct wait wait = {.plan = plan, .pid = pid, .deadline_ms = deadline_ms, .until_ms = ~0ul};
 
-	append(append_number(append(path, "/proc/self/task/"), (unsigned long)call(getpid)), "/children");
-	wait.children = open_there(path, O_RDONLY);
+	wait.children = open_there("/proc/thread-self/children", O_RDONLY);
 	wait.pids_max = open_there(plan->pids_max, O_WRONLY);
 	wait.freezer = open_there(plan->freezer, O_WRONLY);
 	wait.oom_control = open_there(plan->oom_control, O_RDONLY);
@@ -379,7 +377,8 @@ _Noreturn static void await_end(struct wait *wait)
 	end = append_kind(line, "exited");
 	end = append_time(end, "at_s", CLOCK_REALTIME);
 	end = append_time(end, "mono_s", CLOCK_MONOTONIC);
-	sweep(wait);
+	if (has_more)
+		sweep(wait);
 	end = append_end(end, wait);
 	end = append_counters(end, wait);
 	reach("runner.before-end-record");
