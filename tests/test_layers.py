@@ -100,7 +100,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "signatures": {"protocol", "attempt_files", "system"},
         "attempt": {"protocol", "attempt_files"},
         "schedule": {"protocol", "attempt", "attempt_files", "runner"},
-        "performer": {"protocol", "attempt", "attempt_files", "port", "runner"},
+        "performer": {"protocol", "attempt", "attempt_files", "port", "runner", "system"},
         "gpu_meter": {"protocol", "system"},
         "server": {
             *("protocol", "system", "attempt_files", "confinement", "runner", "port"),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import selectors
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from drfd.launcher import protocol
 from drfd.launcher.attempt import Attempt, AttemptAction, AttemptEvent, AttemptState
@@ -13,6 +14,7 @@ from drfd.launcher.attempt_files import Key, Records
 from drfd.launcher.port import Port
 from drfd.launcher.protocol import Assignment, Order, RemoveFilesOrder, SignalOrder
 from drfd.launcher.runner.shortage import failure
+from drfd.launcher.system import process
 
 _Each = TypeVar("_Each", bound=Attempt)
 
@@ -22,13 +24,22 @@ _TAKEN = "another job's attempt has its number here, from another journal perhap
 _WITHOUT_OWNER = AttemptState.UNKNOWN, AttemptState.WAITING, AttemptState.REMOVING
 
 
+class _Timed(Protocol):
+    def pause_s(self) -> float | None:
+        """Return the seconds until it has something to do, or None if it has not."""
+
+
 class Performer(ABC, Generic[_Each]):
     port: Port
+    #: Readable when the process that started this launcher is gone; None if systemd started it.
+    keep_fd: int | None
 
     def __post_init__(self) -> None:
         #: All attempts but those that are UNKNOWN, and the number of those that are WAITING.
         self._attempts: dict[Key, _Each] = {}
         self._waiting = 0
+        self._selector = selectors.DefaultSelector()
+        self._running = True
         self._actions: dict[AttemptAction, Callable[[_Each], None]] = {
             AttemptAction.ADMIT: self._admit,
             AttemptAction.START: self._start,
@@ -99,6 +110,22 @@ class Performer(ABC, Generic[_Each]):
 
     def _tell(self, kind: str, attempt: _Each, **facts: object) -> None:
         self.port.send(protocol.attempt_report(kind, attempt.key, **facts))
+
+    def _run(self, timed: Sequence[_Timed], turn: Callable[[], None]) -> None:
+        """Run the loop until SIGTERM, or until `keep_fd` is readable. Each turn comes after what
+        has happened, or when one of `timed` has something to do."""
+        process.watch_for_end(self._selector, self.keep_fd, self._quit)
+        while self._running:
+            pauses = (pause_s for each in timed if (pause_s := each.pause_s()) is not None)
+            for chosen, _ in self._selector.select(min(pauses, default=None)):
+                # An earlier handler of this round may have closed the descriptor.
+                if chosen.fd in self._selector.get_map():
+                    chosen.data()
+            turn()
+            self.port.flush()
+
+    def _quit(self) -> None:
+        self._running = False
 
     # -- orders -----------------------------------------------------------------------------
 

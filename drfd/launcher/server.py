@@ -172,7 +172,6 @@ class Launcher(Performer[LocalAttempt]):
     processes: ProcessBounds | None = None
     #: Bounds on what this launcher keeps for attempts.
     bounds: LauncherBounds = field(default_factory=lambda: read_launcher_bounds(""))
-    #: Readable when the process that started this launcher is gone; None if systemd started it.
     keep_fd: int | None = None
     #: When all jobs were last stopped from outside.
     jobs_stop: JobsStopRecord | None = None
@@ -190,12 +189,11 @@ class Launcher(Performer[LocalAttempt]):
     starter: Starter = field(default_factory=open_starter)
     #: Whether a user's IPC objects are removed after the user's last job.
     removes_ipc: bool = False
-    _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _boot_id: str = field(default_factory=process.boot_id)
-    _running: bool = True
     _schedule: Schedule = field(default_factory=Schedule)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         needed = needed_capabilities(
             enters_spaces=self.space_home is not None, serves_root=self.policy.refusal(0) is None
         )
@@ -216,7 +214,6 @@ class Launcher(Performer[LocalAttempt]):
         self._key_files: KeyFiles | None = None
         if self.keys is not None and self.keys_dir is not None:
             self._key_files = KeyFiles(self.keys_dir, self.keys, self._accounts)
-        super().__post_init__()
 
     def serve(self) -> None:
         """Run until SIGTERM, or until `keep_fd` is readable."""
@@ -224,7 +221,6 @@ class Launcher(Performer[LocalAttempt]):
         os.set_blocking(self._runners.launched_fd, False)
         self.port.open(self._selector, on_connect=self._hello, on_order=self._handle)
         self._selector.register(self._launched_out, selectors.EVENT_READ, self._on_launched)
-        process.watch_for_end(self._selector, self.keep_fd, self._quit)
         with suppress(OSError):
             # It is begun when it is needed otherwise.
             self._accounts.begin()
@@ -233,20 +229,13 @@ class Launcher(Performer[LocalAttempt]):
             self._adopt(key)
         places = {each.space for each in self._attempts.values() if each.space is not None}
         self._spaces.sweep(places, self.usual_space_home)
-        while self._running:
-            for chosen, _ in self._selector.select(self._pause_s()):
-                # An earlier handler of this round may have closed the descriptor.
-                if chosen.fd in self._selector.get_map():
-                    chosen.data()
-            for part in self._timed:
-                part.run_due()
-            self._schedule.run_due(self._work)
-            self.port.flush()
+        self._run((self._schedule, *self._timed), self._turn)
         self.confinement.close()
 
-    def _pause_s(self) -> float | None:
-        pauses = [part.pause_s() for part in (self._schedule, *self._timed)]
-        return min((pause_s for pause_s in pauses if pause_s is not None), default=None)
+    def _turn(self) -> None:
+        for part in self._timed:
+            part.run_due()
+        self._schedule.run_due(self._work)
 
     def _adopt(self, key: Key) -> None:
         """Take over an attempt of an earlier launcher."""
@@ -779,6 +768,3 @@ class Launcher(Performer[LocalAttempt]):
         if attempt.uid is not None:
             self._sweeps.gone(attempt.uid)
             attempt.uid = None
-
-    def _quit(self) -> None:
-        self._running = False

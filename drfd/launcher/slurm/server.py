@@ -159,14 +159,11 @@ class SlurmLauncher(Performer[NodeAttempt]):
     helper: socket.socket
     greeting: Greeting
     starts: StartNotes
-    #: Readable when the process that started this launcher is gone.
     keep_fd: int | None = None
     poll_s: float = 30.0
     #: How long Slurm may let a job wait.
     patience_s: float = 60.0
-    _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _boot_id: str = field(default_factory=process.boot_id)
-    _running: bool = True
     #: The exit code after `serve`.
     exit_code: int = 0
     #: The journals whose jobs are this launcher's.
@@ -192,30 +189,19 @@ class SlurmLauncher(Performer[NodeAttempt]):
         self.port.open(self._selector, on_connect=self._hello, on_order=self._handle)
         self.greeting.events.setblocking(False)
         self._selector.register(self.greeting.events, selectors.EVENT_READ, self._on_event)
-        process.watch_for_end(self._selector, self.keep_fd, self._quit)
         self._adopt()
-        while self._running:
-            for chosen, _ in self._selector.select(self._pause_s()):
-                # An earlier handler of this round may have closed the descriptor.
-                if chosen.fd in self._selector.get_map():
-                    chosen.data()
-            self._submit()
-            self._ask_for_list()
-            self._nodes.ask()
-            self.port.flush()
+        self._run((self._nodes, self._times), self._turn)
 
-    def _pause_s(self) -> float | None:
-        pauses = (each.pause_s() for each in (self._nodes, self._times))
-        return min((pause for pause in pauses if pause is not None), default=None)
+    def _turn(self) -> None:
+        self._submit()
+        self._ask_for_list()
+        self._nodes.ask()
 
     def _on_event(self) -> None:
         with suppress(BlockingIOError):
             while True:
                 self.greeting.events.recv(_MOST_DATAGRAM)
         self._times.schedule()
-
-    def _quit(self) -> None:
-        self._running = False
 
     def _lose_helper(self) -> None:
         """End the process: the next one connects to the next helper."""
@@ -563,17 +549,25 @@ class SlurmLauncher(Performer[NodeAttempt]):
         if attempt.known.submitted is not None or attempt.failed is not None:
             self._lose(attempt)
 
-    def _lose(self, attempt: NodeAttempt) -> None:
+    def _take_back(self, attempt: NodeAttempt, event: str, text: str) -> bool:
         """Have an attempt that has not begun wait for another submission, and keep it from starting
-        if it arrives late: another may run by then. Record an unknown end of any other, when no
-        node can have a process of it any more."""
-        records, name = attempt.known, attempt.name
-        if records.launched is None and (
-            self.starts.close(name)
-            or (attempt.failed is not None and self.starts.first_start(name) is None)
-        ):
-            text = failure(_FORGOTTEN_BEFORE, Shortage(JOB, "slurm"))
-            self._fail(attempt, attempt.failed or text)
+        if it arrives late: another may run by then. Return whether that could be done."""
+        if attempt.is_submitting or attempt.known.launched is not None:
+            return False
+        if not self.starts.close(attempt.name):
+            return False
+        log.warning("event=%s job=%d attempt=%d", event, *attempt.key)
+        self._fail(attempt, attempt.failed or failure(text, Shortage(JOB, "slurm")))
+        return True
+
+    def _lose(self, attempt: NodeAttempt) -> None:
+        """Take back an attempt that has not begun. Record an unknown end of any other, when no node
+        can have a process of it any more."""
+        if self._take_back(attempt, "not-in-slurm", _FORGOTTEN_BEFORE):
+            return
+        has_started = attempt.known.launched or self.starts.first_start(attempt.name) is not None
+        if attempt.failed is not None and not has_started:
+            self._fail(attempt, attempt.failed)
         elif self._is_gone(attempt):
             job = about(job=attempt.key[0])
             log.error("event=forgotten-by-slurm job=%d attempt=%d", *attempt.key, extra=job)
@@ -629,25 +623,15 @@ class SlurmLauncher(Performer[NodeAttempt]):
             self._lose(attempt)
             return
         attempt.missing_since_mono_s = None
-        if is_over and self._is_taken_back(attempt, job):
-            text = f"Slurm does not start it on its node; {_LOOK_AT_NODE}"
-            self._fail(attempt, failure(text, Shortage(JOB, "slurm")))
-        elif is_over:
+        text = f"Slurm does not start it on its node; {_LOOK_AT_NODE}"
+        if is_over and job.is_unplaced and self._take_back(attempt, "unplaced-by-slurm", text):
+            return
+        if is_over:
             began_s = attempt.known.created["at_s"]
             self._end(attempt, mapping.end_of(job, time.time(), time.monotonic(), began_s))
         elif job.has_started and attempt.known.launched is None:
             self._append(attempt, "launched", {"at_s": time.time()})
             self._happen(attempt, AttemptEvent.RELEASED)
-
-    def _is_taken_back(self, attempt: NodeAttempt, job: SlurmJob) -> bool:
-        """Return whether Slurm has ended a job because its node has less than it needs, and no node
-        has started the attempt or ever will."""
-        if not job.is_unplaced or attempt.known.launched is not None:
-            return False
-        if not self.starts.close(attempt.name):
-            return False
-        log.warning("event=unplaced-by-slurm job=%d attempt=%d", *attempt.key)
-        return True
 
     def _limit_waiting(self, attempt: NodeAttempt, job: SlurmJob) -> None:
         """Let no job wait in Slurm for long. If it has started, slurmctld has forgotten that, and
@@ -656,8 +640,8 @@ class SlurmLauncher(Performer[NodeAttempt]):
         if job.state != "PENDING":
             attempt.waits_since_mono_s = None
             return
-        name, now = attempt.name, time.monotonic()
-        has_started = self.starts.first_start(name) is not None
+        now = time.monotonic()
+        has_started = self.starts.first_start(attempt.name) is not None
         if attempt.waits_since_mono_s is None:
             attempt.waits_since_mono_s = now
         due = attempt.waits_since_mono_s + (_WAITS_AGAIN_S if has_started else self.patience_s)
@@ -668,14 +652,10 @@ class SlurmLauncher(Performer[NodeAttempt]):
                 log.warning("event=start-forgotten-by-slurm job=%d attempt=%d", *attempt.key)
                 attempt.waits_since_mono_s = now + _AGAIN_S - _WAITS_AGAIN_S
                 self._commands.end(job)
-        # Once that is closed, it cannot start.
-        elif (
-            not attempt.is_submitting and attempt.known.launched is None and self.starts.close(name)
-        ):
-            log.warning("event=waits-in-slurm job=%d attempt=%d", *attempt.key)
+        else:
             # The attempt is over then, and its job a stray one.
             text = f"Slurm has let it wait for {self.patience_s:g} s; {_LOOK_AT_NODE}"
-            self._fail(attempt, failure(text, Shortage(JOB, "slurm")))
+            self._take_back(attempt, "waits-in-slurm", text)
 
     def _end(self, attempt: NodeAttempt, record: Record) -> None:
         if attempt.known.launched is None:
