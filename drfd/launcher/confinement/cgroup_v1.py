@@ -5,7 +5,6 @@ Kernel documents: cgroup-v1/*.rst.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from os.path import exists
@@ -137,11 +136,7 @@ class CgroupV1(Cgroups):
         return sorted({*super().leftovers(), *self._devices.leftovers()})
 
     def close(self) -> None:
-        self._remove_groups()
-        for top in self._tops:
-            with suppress(OSError):
-                # It fails if jobs still run in it, or if it is gone.
-                os.rmdir(top)
+        super().close()
         self._devices.close()
 
     def _members(self, key: Key) -> MembersV1:

@@ -97,15 +97,9 @@ class CgroupV2(Cgroups):
         return Killing(pids_max=f"{self._directory_of(key)}/pids.max")
 
     def close(self) -> None:
-        self._remove_groups()
-        try:
-            os.rmdir(self._tops[0])
-        except FileNotFoundError:
-            pass
-        except OSError:
-            # Jobs still run in it.
-            return
-        self._release()
+        super().close()
+        if not os.path.exists(self._tops[0]):
+            self._release()
 
     def _limits(self, key: Key, limits: AttemptLimits, devices: Devices) -> list[CgroupSetting]:
         group = self._directory_of(key)

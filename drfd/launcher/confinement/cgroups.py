@@ -231,6 +231,13 @@ class Cgroups(Confinement):
     def leftovers(self) -> list[Key]:
         return sorted({key for top in self._tops for key in keys_of(top)})
 
+    def close(self) -> None:
+        self._remove_groups()
+        for top in self._tops:
+            with suppress(OSError):
+                # It fails if jobs still run in it, or if it is gone.
+                os.rmdir(top)
+
     # -- what differs -----------------------------------------------------------------------------
 
     @abstractmethod

@@ -16,7 +16,7 @@ import pytest
 from cgroupspy.controllers import Controller
 
 from drfd.launcher.attempt_files import Records
-from drfd.launcher.confinement import cgroup_files, cgroup_v1, cgroup_v2, cgroups, processes
+from drfd.launcher.confinement import cgroup_files, cgroup_v2, cgroups, processes
 from drfd.launcher.confinement import cores as cores_module
 from drfd.launcher.confinement.cgroup_files import (
     counters_v1,
@@ -392,7 +392,7 @@ KERNELS: dict[str, type[Kernel]] = {"v1": KernelV1, "v2": KernelV2}
 @pytest.fixture(params=KERNELS)
 def kernel(request, tmp_path, monkeypatch) -> Kernel:
     kernel = KERNELS[request.param](tmp_path)
-    for module in (cgroups, cgroup_files, cgroup_v1, cgroup_v2, processes):
+    for module in (cgroups, cgroup_files, cgroup_v2, processes):
         monkeypatch.setattr(module, "os", kernel)
     monkeypatch.setattr(cores_module, "usable_cpus", lambda: frozenset(range(4)))
     monkeypatch.setattr(Plain, "set_property", lambda *words: kernel.write(*words))
