@@ -153,7 +153,6 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "synthetic_workloads": {"workload"},
         "driver": {"workload"},
         "metrics": {"driver", "workload"},
-        "figures": {"driver"},
         "audit": {"driver", "machine", "metrics", "workload"},
     },
     "drfd_experiments": {

@@ -14,10 +14,9 @@ from itertools import pairwise
 from random import Random
 
 from drfd.common.errors import Refused
-from drfd.sim.figures import Panel, Point
 from drfd.sim.workload import SWIM, Workload
 from drfd_experiments.cluster import Batch, Cluster, ClusterRun, SharingScheme, run, vector
-from drfd_experiments.figures import Cell, Figure, Header, Table
+from drfd_experiments.figures import Cell, Figure, Header, Panel, Point, Table
 
 #: CPUs and GB of the paper's nodes, and the number of slots that it gives them.
 NODE = (16, 32)

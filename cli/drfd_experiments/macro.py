@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from drfd.sim.figures import Panel
 from drfd_experiments.cluster import Batch, Cluster, ClusterRun, SharingScheme, run, vector
-from drfd_experiments.figures import Cell, Figure, Header, Table
+from drfd_experiments.figures import Cell, Figure, Header, Panel, Table
 
 NODE = (8, 6)
 NODES = 48

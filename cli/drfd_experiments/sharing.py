@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 
-from drfd.sim.figures import Panel, Point
 from drfd_experiments.alloc import Allocation, Spec, User, allocate
 from drfd_experiments.cluster import Batch, Cluster, SharingScheme, run, vector
-from drfd_experiments.figures import Cell, Figure, Header, Table
+from drfd_experiments.figures import Cell, Figure, Header, Panel, Point, Table
 
 #: Resource → the amount of it, and user → the amounts of one task.
 _PAPER_MACHINE = {"CPU": 9, "memory": 18}

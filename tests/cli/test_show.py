@@ -12,15 +12,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from rich.cells import cell_len
 
 from canned import Message
-from cli.test_status import ACCENTED, LIMIT, MARKED, WAITS, WHY, WIDE
+from cli.test_status import LIMIT, WAITS, WHY
 from drfd.client.words import parse_past
 from drfd.common.errors import Refused
 from drfd.common.units import short_utc, utc_time
 from drfd.protocol.replies import USED
-from drfd.sim.figures import Panel
 from drfd_cli import charts, output
 from drfd_cli.output import show_when, why_line
 
@@ -432,65 +430,6 @@ def test_on_a_narrow_screen_a_curve_is_as_long_as_there_is_room(drf, daemon, job
     daemon.replies = {"show": {"job": job(), "events": [], "curve": curve}}
     monkeypatch.setenv("COLUMNS", "60")
     assert [len(line) <= 60 for line in drf("show", 42).out.splitlines() if "█" in line] == [True]
-
-
-# -- figures -----------------------------------------------------------------------------------
-
-CURVES = Panel(
-    title="Shares", x="seconds", y="share", top=1.0, steps=True,
-    curves={"ann": [(0.0, 1.0), (50.0, 0.5), (100.0, 0.5)], "bob": [(0.0, 0.0), (50.0, 0.5)]},
-)  # fmt: skip
-BARS = Panel(
-    title="Jobs", x="", y="jobs", names=["DRF", "slots"],
-    curves={"done": [(0.0, 35.0), (1.0, 7.0)]},
-)  # fmt: skip
-HOSTILE = ("$\\frac{1}$", "_apt", "<b>&amp;", "a\x1b[31mb\x07", "ü" * 90)
-
-
-@pytest.fixture
-def narrow(plain, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "30")
-
-
-def test_curves_stand_where_their_values_are_and_bars_are_as_long(narrow):
-    assert charts.draw(CURVES).splitlines() == [
-        "Shares",
-        "100% │oooooooooooo",
-        *["     │"] * 4,
-        " 50% │            =ooooooooooo",
-        *["     │"] * 4,
-        "  0% │++++++++++++",
-        "     └────────────────────────",
-        "      0            100 seconds",
-        "      o ann   + bob   = several",
-    ]
-    bars = ["Jobs", "DRF   │" + "█" * 14 + " 35", "slots │" + "█" * 3 + " 7"]
-    assert charts.draw(BARS).splitlines() == bars
-    waits = Panel(
-        title="Waits", x="seconds", y="part of the jobs", top=1.0, steps=True, log_x=True,
-        curves={"": [(1.0, 0.0), (100.0, 0.5), (10_000.0, 1.0)]},
-    )  # fmt: skip
-    half_way = charts.draw(waits).splitlines()[6]
-    assert half_way.index("o") == 6 + 12, "powers of ten have the same width"
-    # Nothing to draw is no reason to fail.
-    assert charts.draw(Panel(title="x", x="s", y="part", curves={})).startswith("x\n")
-    assert charts.draw(Panel(title="x", x="", y="jobs", curves={"a": [(0.0, 0.0)]}, names=["b"]))
-
-
-def test_bars_begin_below_each_other_whatever_signs_are_in_their_names():
-    names = (ACCENTED, MARKED, WIDE, "plain")
-    curves = {"done": [(float(at), 1.0) for at in range(len(names))]}
-    bars = charts.draw(Panel(title="t", x="", y="", names=names, curves=curves)).splitlines()[1:]
-    assert len(bars) == len(names)
-    assert len({cell_len(line[: line.index("│")]) for line in bars}) == 1
-
-
-def test_other_peoples_names_are_harmless(narrow):
-    panel = Panel(
-        title=HOSTILE[3], x="s", y="share", curves={name: [(0.0, 1.0)] for name in HOSTILE}
-    )
-    drawn = charts.draw(panel)
-    assert "\x1b" not in drawn and "\x07" not in drawn
 
 
 # -- moments -----------------------------------------------------------------------------------

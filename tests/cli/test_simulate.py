@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 
 from cli.drf import DRF, ROOT, Result
+from cli.test_status import ACCENTED, MARKED, WIDE
 from drfd.daemon.config import parse
 from drfd_cli.commands import simulate
 from drfd_cli.demo import private_daemon
+from drfd_experiments.figures import Panel, draw
 
 # -- alloc -------------------------------------------------------------------------------------
 
@@ -254,7 +257,6 @@ def test_without_a_capacity_one_is_suggested_that_will_do(drf, table):
         ("TRACE NODE --io-profile /nowhere.csv", 1, "/nowhere.csv: cannot be read"),
         ("TRACE NODE --history", 2, "name one TRACE, or --history"),
         ("TRACE NODE --since 7d", 2, "--since goes with --history"),
-        ("TRACE NODE --plot --json", 2, "--plot goes without --json"),
         ("none.csv NODE", 1, "none.csv: cannot be read"),
         ("", 2, "--help"),
         # A slip is not taken for a file.
@@ -310,18 +312,6 @@ def test_progress_is_shown_on_a_terminal(tmp_path):
     os.close(leader)
     assert b"% of 1,500 jobs" in shown
     assert b"\x1b[Kdrf: simulated drf in " in shown, "the line of progress is gone by then"
-
-
-def test_the_curves_come_after_the_tables(drf, table):
-    lines = drf("simulate", table, *DRF_ONLY, "--plot").screen.splitlines()
-    titles = [
-        "Waits: the part of the jobs that waited no longer",
-        "Use of cores",
-        "Use of memory",
-        "Dominant shares by user, drf",
-    ]
-    assert [line for line in lines if line in titles] == titles
-    assert "o ann   + bob   x eve   = several" in lines[-1]
 
 
 # -- the paper's figures -----------------------------------------------------------------------
@@ -414,3 +404,54 @@ def test_a_signal_waits_for_the_end_of_the_cleaning_up():
         done.append("more")
     assert done == ["all"]
     assert signal.getsignal(signal.SIGINT) is before
+
+
+CURVES = Panel(
+    title="Shares", x="seconds", y="share", top=1.0, steps=True,
+    curves={"ann": [(0.0, 1.0), (50.0, 0.5), (100.0, 0.5)], "bob": [(0.0, 0.0), (50.0, 0.5)]},
+)  # fmt: skip
+BARS = Panel(
+    title="Jobs", x="", y="jobs", names=["DRF", "slots"],
+    curves={"done": [(0.0, 35.0), (1.0, 7.0)]},
+)  # fmt: skip
+HOSTILE = ("$\\frac{1}$", "_apt", "<b>&amp;", "a\x1b[31mb\x07", "ü" * 90)
+
+
+@pytest.fixture
+def narrow(plain, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
+
+
+def test_curves_stand_where_their_values_are_and_bars_are_as_long(narrow):
+    assert draw(CURVES).splitlines() == [
+        "Shares",
+        "100% │oooooooooooo",
+        *["     │"] * 4,
+        " 50% │            =ooooooooooo",
+        *["     │"] * 4,
+        "  0% │++++++++++++",
+        "     └────────────────────────",
+        "      0            100 seconds",
+        "      o ann   + bob   = several",
+    ]
+    bars = ["Jobs", "DRF   │" + "█" * 14 + " 35", "slots │" + "█" * 3 + " 7"]
+    assert draw(BARS).splitlines() == bars
+    # Nothing to draw is no reason to fail.
+    assert draw(Panel(title="x", x="s", y="part", curves={})).startswith("x\n")
+    assert draw(Panel(title="x", x="", y="jobs", curves={"a": [(0.0, 0.0)]}, names=["b"]))
+
+
+def test_bars_begin_below_each_other_whatever_signs_are_in_their_names():
+    names = (ACCENTED, MARKED, WIDE, "plain")
+    curves = {"done": [(float(at), 1.0) for at in range(len(names))]}
+    bars = draw(Panel(title="t", x="", y="", names=names, curves=curves)).splitlines()[1:]
+    assert len(bars) == len(names)
+    assert len({cell_len(line[: line.index("│")]) for line in bars}) == 1
+
+
+def test_other_peoples_names_are_harmless(narrow):
+    panel = Panel(
+        title=HOSTILE[3], x="s", y="share", curves={name: [(0.0, 1.0)] for name in HOSTILE}
+    )
+    drawn = draw(panel)
+    assert "\x1b" not in drawn and "\x07" not in drawn

@@ -23,7 +23,6 @@ from drfd.core.scheduling.policies import POLICIES
 from drfd.sim import machine
 from drfd.sim.audit import ALL, MOST_LIARS, SPLIT, Alone, Lie, audit
 from drfd.sim.driver import ESTIMATES, FinishedJob, Run, simulate
-from drfd.sim.figures import Panel, panels_of
 from drfd.sim.machine import configured, of_groups, rules_of, weighted
 from drfd.sim.metrics import measure, over_time
 from drfd.sim.synthetic_workloads import (
@@ -598,40 +597,6 @@ def test_the_worst_window_is_one_in_which_somebody_waited_long():
     worst = over_time(fifo(*jobs)).worst
     assert worst is not None
     assert (worst.leaf, worst.start_s, worst.length_s, worst.kept) == ("root.bob", 3600, 3600, 0)
-
-
-# -- figures ---------------------------------------------------------------------------------------
-
-
-#: Ann has the machine for 200 s, then Bob half of it for 100.
-JOBS = [job(1, 0, 200, 4), job(2, 10, 100, 2, "bob")]
-
-
-def panels() -> dict[str, Panel]:
-    run = fifo(*JOBS)
-    return {panel.title: panel for panel in panels_of({"fifo": run})}
-
-
-def value_at(panel: Panel, curve: str, x: float) -> float:
-    return [y for place, y in panel.curves[curve] if place <= x][-1]
-
-
-def test_shares_are_dominant_ones_by_user():
-    shares = panels()["Dominant shares by user, fifo"]
-    assert list(shares.curves) == ["ann", "bob"], "who held most comes first"
-    assert (value_at(shares, "ann", 100), value_at(shares, "bob", 100)) == pytest.approx((1, 0))
-    assert (value_at(shares, "ann", 250), value_at(shares, "bob", 250)) == pytest.approx((0, 0.5))
-
-
-def test_only_those_who_held_most_are_drawn_and_the_others_counted():
-    jobs = [job(number, 0, 100 + number, 1, f"u{number}") for number in range(1, 13)]
-    run = simulate(jobs, small(4, 8))
-    (title,) = [each.title for each in panels_of({"drf": run}) if "shares" in each.title]
-    assert title == "Dominant shares by user, drf; 4 others held less"
-
-
-def test_a_run_without_jobs_gives_nothing_to_draw():
-    assert panels_of({"drf": simulate([], small(4, 8))}) == []
 
 
 # -- jobs of the past, simulated otherwise ---------------------------------------------------------

@@ -22,7 +22,6 @@ from drfd_cli import output
 from drfd_cli.options import (
     MOMENT,
     QuantityParam,
-    asked_form,
     connect,
     prints_result,
 )
@@ -99,12 +98,11 @@ def _weight(text: str) -> tuple[str, Fraction]:
 @click.option("-n", "--number", metavar="JOBS", type=click.IntRange(1),
               help="Only the first JOBS jobs.")  # fmt: skip
 @click.option("--users", is_flag=True, help="Show each user, too.")
-@click.option("--plot", is_flag=True, help="Draw waits, use and shares below the tables.")
 @prints_result()
 def trace(
     source: str | None, capacity: Resources | None, policies: list[str], estimates: list[str],
     io_profile: str | None, history: bool, since: float | None, number: int | None, users: bool,
-    plot: bool, weights: tuple[tuple[str, Fraction], ...], audit: bool,
+    weights: tuple[tuple[str, Fraction], ...], audit: bool,
     pools: str | None,
 ) -> Result:  # fmt: skip
     """Policies, or weights, side by side on the jobs of a trace; see `drf simulate --help`."""
@@ -116,18 +114,15 @@ def trace(
         given = click.get_current_context().get_parameter_source
         if (
             users
-            or plot
             or weights
             or any(given(each) is not ParameterSource.DEFAULT for each in ("policies", "estimates"))
         ):
-            raise click.UsageError("--audit goes without other policies, weights and pictures")
+            raise click.UsageError("--audit goes without other policies and weights")
         history = source is None
     if history == (source is not None):
         raise click.UsageError("name one TRACE, or --history")
     if since is not None and not history:
         raise click.UsageError("--since goes with --history")
-    if plot and asked_form().as_json:
-        raise click.UsageError("--plot goes without --json")
     rules: Rules | None = None
     if history:
         work, rules = past_of(since, capacity)
@@ -153,7 +148,6 @@ def trace(
     return Result(
         show=lambda: view.print_tables(work, machine, runs, users=has_users),
         view=lambda: view.as_view(work, machine, runs),
-        finish=lambda: _plot(dict(runs)) if plot else 0,
     )
 
 
@@ -167,18 +161,6 @@ def _audit(work: Workload, rules: Rules) -> Result:
             lambda number, count: progress.note(f"simulation {number} of {count}"),
         )  # fmt: skip
     return Result(show=lambda: view.print_audit(found), view=lambda: view.as_audit(found))
-
-
-def _plot(runs: dict[str, Run]) -> int:
-    from drfd.sim.figures import panels_of
-    from drfd_cli import charts
-
-    panels = panels_of(runs)
-    if not panels:
-        raise Refused("bad-plot", "nothing ran, so there is nothing to be drawn")
-    for panel in panels:
-        click.echo(f"\n{charts.draw(panel)}")
-    return 0
 
 
 def _read(source: str, capacity: Resources | None) -> Workload:
