@@ -204,7 +204,8 @@ def test_verbs_and_options_are_offered_with_what_they_do(offered):
         ("status -s RU", "running"), ("status --state=RU", "running"), ("cancel --name t", "train"),
         ("submit -o x", ":files"), ("submit ", ":files"), ("run make al", ":files"),
         ("submit -- ma", ":files"), ("exec ", "42"), ("submit -n ", ""), ("doctor ", ""),
-        ("completion z", "zsh"), ("log train ev", "eval"),
+        ("completion z", "zsh"), ("log train ev", "eval"), ("simulate gen", ":files generate"),
+        ("simulate x", ":files"), ("simulate --po", "--policy --pools"),
     ],
 )  # fmt: skip
 def test_each_place_has_its_words(offered, words, values):

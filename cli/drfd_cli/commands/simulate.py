@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from drfd.client.connection import count_resources
 from drfd.common.errors import Refused
@@ -335,6 +336,8 @@ class _OrTrace(click.Group):
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if ctx.resilient_parsing and not args:
+            return super().parse_args(ctx, args)
         if not args:
             ctx.fail("Name a TRACE or a command; drf simulate --help tells more.")
         known = self.list_commands(ctx)
@@ -344,6 +347,12 @@ class _OrTrace(click.Group):
                 ctx.fail(f"No such command or file {args[0]!r}. Did you mean {near[0]!r}?")
             args = [_DEFAULT, *args]
         return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        if incomplete.startswith("-"):
+            return trace.shell_complete(ctx, incomplete)
+        # bash offers files only where no command matches.
+        return [CompletionItem(incomplete, type="file"), *super().shell_complete(ctx, incomplete)]
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         return ["TRACE [OPTIONS]", "|", "COMMAND …"]
