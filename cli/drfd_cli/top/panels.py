@@ -24,7 +24,7 @@ from rich.segment import Segment
 from drfd.common.units import show_size
 from drfd.core.model.job import leaf_path
 from drfd_cli.commands.shares import POOLS
-from drfd_cli.output import Column, clean, code_line, counted, size_or_dash
+from drfd_cli.output import Column, clean, code_line, columns_of, counted, size_or_dash
 from drfd_cli.tables.layout import Painted, fitted, right, widths_of, with_values
 from drfd_cli.tables.live import (
     Axis,
@@ -351,8 +351,8 @@ _NOTHING = {
     TopPanel.RUNNING: "nothing runs", TopPanel.WAITING: "nothing waits",
     TopPanel.ENDED: "nothing has ended lately",
 }  # fmt: skip
-#: Least width of a column that the user wants besides, and its rank: after all others.
-_LEAST_OWN, _OWN = 7, 8
+#: Most columns that one that the user wants besides has at least, and its rank: after all others.
+_MOST_OWN, _OWN = 20, 8
 #: Least columns that names keep beside a title.
 _NAME_BESIDE = 12
 #: The columns of the figures beside a bar.
@@ -568,9 +568,10 @@ def jobs_table(
             replace(each, show=lambda row: Painted(row["user"], mark_of(row).style))
             if each.key == "user" else each for each in shown
         )]  # fmt: skip
-    shown += [
-        replace(live[key], least=max(len(live[key].title), _LEAST_OWN), rank=_OWN) for key in own
-    ]
+    for column in map(live.__getitem__, own):
+        widths = [columns_of(str(column.show(row))) for row in rows]
+        least = max([len(column.title), *(min(each, _MOST_OWN) for each in widths)])
+        shown.append(replace(column, least=least, rank=_OWN))
     about = (lambda row: code_line(row["reason"])) if panel is TopPanel.WAITING else None
     laid_out = _laid_out(shown, columns, more["title"])
     return PanelTable(columns=laid_out, rows=rows, nothing=_NOTHING[panel], about=about, **more)

@@ -330,3 +330,9 @@ def test_each_column_that_a_user_may_want_can_be_shown(key):
     scene = Scene(found, State(columns=[key]), AT_S)
     lines = ["".join(piece.text for piece in line) for line in whole(scene, 240, PLAIN)]
     assert sum(live_columns(AT_S)[key].title in line for line in lines) >= 3
+
+
+def test_a_column_that_the_user_wants_shows_whole_values():
+    scene = Scene(snapshot(running=[row(7)]), State(columns=["submitted_at"]), AT_S)
+    lines = text(whole(scene, 160, PLAIN))
+    assert any(re.search(r" \d{4}-\d\d-\d\d \d\d:\d\d:\d\d$", line.rstrip()) for line in lines)
