@@ -355,7 +355,8 @@ class Bench:
             assert tables(self.ledger) == before, "decide has changed the books"
         for event in found:
             self.ledger.apply(event)
-        found += report_all_ends(self.ledger)
+        at_s = stimulus.now.at_s if hasattr(stimulus, "now") else stimulus.at_s
+        found += report_all_ends(self.ledger, at_s)
         self.events += found
         return found
 

@@ -162,7 +162,7 @@ EVENTS: list[ev.Event] = [
     ev.ArraySubmitted(
         array_id=15, at_s=66.5, spec=replace(FULL, after=()), spans=((5, 9, 1),), at_once=None
     ),
-    _now(ev.Cancelled, 15, by="alice"),
+    _now(ev.Cancelled, 16, by="alice"),
     ev.IdsRaised(at_s=69.5, next_id=40),
 ]  # fmt: skip
 CURVE = Curve(

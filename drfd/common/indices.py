@@ -16,13 +16,12 @@ Span = tuple[int, int, int]
 Ids = tuple[int, int]
 
 MAX_INDEX = 10**9
-MAX_TASKS = 1_000_000
+MAX_TASKS = 20_000
 #: Maximum number of pieces in a list of indices for people, and of spans read to make it. The
 #: daemon makes thousands of such lists for a list of all jobs, and answers no other client then.
 _MOST_PIECES, _MOST_SHOWN = 1000, 5_000
-#: Maximum number of spans of an array, as many as fit into a request, and of indices of an array
-#: whose ranges overlap, each of which is looked at.
-MOST_SPANS, _MOST_MIXED = 2_048, 20_000
+#: Maximum number of spans of an array, as many as fit into a request.
+MOST_SPANS = 2_048
 #: Least number of single, evenly spaced indices that are shown as a range with a step.
 _EVEN = 4
 
@@ -151,7 +150,7 @@ def read_array(text: str) -> tuple[tuple[Span, ...], int | None]:
     spans = sorted(_read_piece(text, piece) for piece in pieces.split(","))
     count = count_of(spans)
     if count > MAX_TASKS:
-        raise _bad(text, f"{count} tasks; {MAX_TASKS} are the most")
+        raise _bad(text, f"{count} tasks; {MAX_TASKS} are the most: submit several arrays")
     if any(before[1] >= span[0] for before, span in pairwise(spans)):
         spans = list(_disjoint(text, spans))
     return tuple(spans), at_once
@@ -177,14 +176,7 @@ def _read_piece(text: str, piece: str) -> Span:
 
 def _disjoint(text: str, spans: list[Span]) -> Iterator[Span]:
     """Yield the indices of overlapping ranges as spans in order, each once. Raises Refused for too
-    many indices and for too many spans."""
-    count = count_of(spans)
-    if count > _MOST_MIXED:
-        raise _bad(
-            text,
-            f"its ranges lie within each other and have {count} indices; {_MOST_MIXED} are the "
-            "most then",
-        )
+    many spans."""
     indices = {at for first, last, step in spans for at in range(first, last + 1, step)}
     found = joined(sorted(indices))
     if len(found) > MOST_SPANS:

@@ -66,14 +66,6 @@ def read_roll(path: Path, array: Array) -> TaskCounts:
         return Arrays(db).roll(array)
 
 
-def read_last_ended(path: Path, past: PastFilter, *, most: int) -> tuple[list[Job], list[Array]]:
-    """Return the selected ended jobs, and up to `most` arrays of the same user whose waiting tasks
-    were all cancelled at once; the newest first. Raises HostError."""
-    with _reader(path) as db:
-        jobs = [records.decode_job(*row) for row in db.execute(*query(past))]
-        return jobs, Arrays(db).cancelled(limit=most, user=past.user)
-
-
 def read_ended_ids(path: Path, array: Array, *, limit: int) -> list[int]:
     """Return the ids of the last ended tasks of an array that have records of their own. Raises
     HostError."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 
@@ -170,18 +170,16 @@ class Journal:
             if array_state is not None and job.id == array_state.array.id:
                 # Its new tasks have the specification that it has had.
                 self._write_changes()
-                ended_at = event.at_s if array_state.is_over else None
-                self.arrays.put(array_state.array, ended_at, self._seq, line, spec)
+                self.arrays.put(array_state.array, self._seq, line, spec)
                 self._thin("arrays", job)
-            else:
-                _, _, lines, altered = self._changes.pop(job.id, (job, 0, b"", None))
-                self._changes[job.id] = job, self._seq, lines + line, spec or altered
-                if job.state is JobState.ENDED:
-                    self._write(*self._changes.pop(job.id))
-                    ended.add(job.id)
-                if array_state is not None and array_state.is_over:
-                    self.arrays.end(array_state.array.id, event.at_s)
+                return
+            _, _, lines, altered = self._changes.pop(job.id, (job, 0, b"", None))
+            self._changes[job.id] = job, self._seq, lines + line, spec or altered
+            if job.state is JobState.ENDED:
+                self._write(*self._changes.pop(job.id))
+                ended.add(job.id)
             if array_state is not None and array_state.is_over:
+                self.arrays.end(array_state.array.id, event.at_s)
                 ended.add(array_state.array.id)
             for each in ended:
                 self._bytes[job.spec.uid] -= self._bytes_of.pop(each)
@@ -296,8 +294,7 @@ class Journal:
         found = {}
         query = (
             "select events, ended_at, user from jobs where id = :id"
-            " union all select x'', ended_at, user from arrays"
-            " where id = :id or id < :id and :id <= last_id"
+            " union all select x'', ended_at, user from arrays where id = :id"
         )
         for job_id in ids:
             row = self._db.execute(query, {"id": job_id}).fetchone()
@@ -316,8 +313,8 @@ class Journal:
         of its own."""
         with self._db.reported("read"):
             if job_id is not None:
-                array = self.arrays.of_task(job_id)
-                yield from story(self._db, job_id, None if array is None else array.id).events
+                job = self.job(job_id)
+                yield from story(self._db, job_id, None if job is None else job.array_id).events
                 return
             found: list[tuple[int, ev.Event]] = []
             for seq, *submission in self._db.execute("select seq, event, spec from submissions"):
@@ -387,14 +384,14 @@ class Journal:
         return self._db.row(query, {"id": job_id, "after": after}) is not None
 
     def job(self, job_id: int) -> Job | None:
-        """Return any job or task that is in the journal, live or ended, or None."""
-        with self._db.reported("read"):
-            query = "select data, spec from records where id = ?"
-            row = self._db.execute(query, (job_id,)).fetchone()
-            if row is not None:
-                return records.decode_job(*row)
-        array = self.arrays.of_task(job_id)
-        return None if array is None else array.task(job_id)
+        """Return any job or task with a row in the journal, live or ended, or None."""
+        row = self._db.row("select data, spec from records where id = ?", (job_id,))
+        return None if row is None else records.decode_job(*row)
+
+    def labels(self, job_ids: Iterable[int]) -> dict[int, str]:
+        """Return the labels of those of the jobs that have a row."""
+        found = {job_id: self.job(job_id) for job_id in job_ids}
+        return {job_id: job.label for job_id, job in found.items() if job is not None}
 
     def outcome(self, job_id: int) -> Outcome | None:
         """Return the outcome of a job, task or array, or None if it is live or not known."""

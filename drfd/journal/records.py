@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from drfd.common.indices import Span
 from drfd.core.model import events as ev
 from drfd.core.model.job import Array, DeclaredJob, Job
 from drfd.core.usage import Curve
@@ -33,18 +32,9 @@ def with_spec(data: bytes, spec: bytes) -> bytes:
     return data.replace(_NO_SPEC_PART, _SPEC_PART + spec, 1)
 
 
-class _ArrayHead(msgspec.Struct):
-    """An array without its cancelled tasks, which may be very many ranges."""
-
-    common: Job
-    spans: tuple[Span, ...]
-    at_once: int | None
-
-
 _decode_job = msgspec.json.Decoder(Job).decode
 _decode_declared = msgspec.json.Decoder(DeclaredJob).decode
 decode_array = msgspec.json.Decoder(Array).decode
-_decode_head = msgspec.json.Decoder(_ArrayHead).decode
 
 
 def decode_job(data: bytes, spec: bytes) -> Job:
@@ -53,12 +43,6 @@ def decode_job(data: bytes, spec: bytes) -> Job:
 
 def decode_declared(data: bytes, spec: bytes) -> DeclaredJob:
     return _decode_declared(with_spec(data, spec))
-
-
-def decode_array_head(data: bytes) -> Array:
-    """Decode an array without its cancelled tasks."""
-    head = _decode_head(data)
-    return Array(common=head.common, spans=head.spans, at_once=head.at_once)
 
 
 _event_decoders: dict[str, msgspec.json.Decoder[ev.Event]] = {

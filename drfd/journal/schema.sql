@@ -53,7 +53,6 @@ create table arrays (
     uid          integer not null,
     user         text    not null,
     live         integer not null,
-    cancelled_at real,
     ended_at     real,
     seq          integer not null,
     dropped      integer not null default 0,
@@ -64,7 +63,6 @@ create table arrays (
 create index arrays_by_seq on arrays (seq);
 create index arrays_by_end on arrays (ended_at, id, user) where live = 0;
 create index arrays_live on arrays (id) where live = 1;
-create index arrays_cancelled on arrays (cancelled_at) where cancelled_at is not null;
 
 -- The last event of each kind that is about no job, and of each node.
 create table general_events (

@@ -316,12 +316,10 @@ def test_a_group_is_tried_again_in_the_order_of_its_submission(drf, answering, j
     jobs = [
         job(id=9, state="FAILED"), job(id=8, state="COMPLETED"),
         job(id=7, array_id=5, array_index=2, state="FAILED"), job(id=6, state="CANCELLED"),
+        *(job(id=11 + at, array_id=10, array_index=at, state="CANCELLED") for at in range(10)),
     ]  # fmt: skip
     answering.replies["history"] = {"jobs": jobs, "after": None}
     answering.replies["hello"] = {"user": "alice", "admin": False}
-    # Tasks that were cancelled together are one row of the list.
-    cancelled = job(id=10, array_id=10, state="CANCELLED", array_tasks="0-9", tasks=10)
-    answering.replies["status"] = {"jobs": [cancelled], "after": None}
     answering.replies["show"] = {"array": {"indices": {"CANCELLED": "0-9"}}}
     assert drf("retry", "--failed", "-g", "sweep").code == 0
     [asked] = answering.asked("history")

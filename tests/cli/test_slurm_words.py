@@ -257,7 +257,7 @@ def test_jobs_that_have_just_ended_are_shown_too(lines, queue):
     assert ids == ["JobId=7", "JobId=42", "JobId=50"]
     since_s = queue.asked("history")[0]["past"]["since_s"]
     assert since_s > 0 and "MinJobAge               = 300 sec" in lines("scontrol show config")
-    assert "MaxArraySize            = 1000001" in lines("scontrol show config")
+    assert "MaxArraySize            = 20001" in lines("scontrol show config")
 
 
 # -- accounts and shares -----------------------------------------------------------------------

@@ -60,8 +60,11 @@ class Book:
         )
 
     def cancel(self, *ids: int, at_s: float | None = None) -> None:
-        for job_id in ids:
-            self.enter(happened(ev.Cancelled, job_id), at_s=at_s)
+        """Cancel these jobs, and the waiting tasks of these arrays."""
+        for each in ids:
+            array_state = self.ledger.arrays.get(each)
+            for job_id in [each] if array_state is None else [*array_state.unmaterialized]:
+                self.enter(happened(ev.Cancelled, job_id), at_s=at_s)
 
     def live_and_end(
         self, job_id: int, at_s: float, *, actor: Actor = ALICE, **changes: Any

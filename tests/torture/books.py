@@ -308,7 +308,7 @@ class Books:
                 claim(
                     isinstance(
                         event,
-                        ev.Held | ev.Released | ev.Cancelled | ev.Altered
+                        ev.Held | ev.Released | ev.Altered
                         | ev.DependencySettled | ev.BeginReached,
                     ),
                     "an event of a whole array that no array can have", event,
@@ -317,7 +317,6 @@ class Books:
                 claim(tasks, "an event about no task at all", event)
                 for job_id in tasks:
                     self._happen(self.jobs[job_id], event, turn)
-                self._end_array(event.job_id)
             case _:
                 claim(event.job_id in self.jobs, "an event about nobody", event)
                 job = self.jobs[event.job_id]

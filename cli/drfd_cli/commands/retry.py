@@ -33,8 +33,6 @@ _COMPLETED, _CANCELLED = "COMPLETED", "CANCELLED"
 _MADE = ("id", "tasks")
 #: More jobs than this that are left out for one reason are counted, not named.
 _FEW = 5
-#: Jobs of a group that ended last, among which tasks are looked for that were cancelled together.
-_LAST = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,21 +110,12 @@ def command(
 def _ended_in(client: Connection, group: str, *, failed: bool) -> list[Ref]:
     """Return the caller's ended jobs of a group, in the order of their submission."""
     past = {"user": client.request("hello")["user"], "group": group}
-    refs = [
-        output.ref(job)
-        for job in sorted(client.jobs("history", past=past), key=itemgetter("id"))
-        if not failed or job["state"] != _COMPLETED
-    ]
-    if not failed:
-        return refs
-    # Tasks that were cancelled together, for instance by a rule, are not in the history one by one.
-    cancelled = {
-        str(job["id"]): job["id"]
-        for job in in_group(client, group, ended=_LAST)
-        if "array_tasks" in job and job["state"] == _CANCELLED
-    }
-    others = [ref for ref in refs if str(ref).partition("_")[0] not in cancelled]
-    return [*others, *cancelled.values()]
+    jobs = sorted(client.jobs("history", past=past), key=itemgetter("id"))
+    wanted = [job for job in jobs if not failed or job["state"] != _COMPLETED]
+    # Thousands of tasks may have been cancelled: an array is asked for at once.
+    arrays = {job["array_id"] for job in wanted if failed and job["state"] == _CANCELLED} - {None}
+    refs = (job["array_id"] if job["array_id"] in arrays else output.ref(job) for job in wanted)
+    return list(dict.fromkeys(refs))
 
 
 def _show(done: list[_Retried], *, quiet: bool) -> None:

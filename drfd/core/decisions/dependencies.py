@@ -6,7 +6,7 @@ thousand jobs. The ledger has the ends that are not yet reported to all, so a re
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import inf
@@ -47,24 +47,13 @@ def is_met(want: RequiredOutcome, outcome: Outcome) -> bool:
 
 
 def settle_ended(
-    job_id: int, spec: JobSpec, ended: Mapping[int, Outcome], at_s: float, ledger: Ledger
+    job_id: int, spec: JobSpec, ended: Mapping[int, Outcome], at_s: float
 ) -> list[ev.Event]:
-    """Return the events for new dependencies of a job on jobs of which some have ended before."""
+    """Return the event for new dependencies of a job on jobs of which some have ended before."""
     known = {each.job_id: ended[each.job_id] for each in spec.after if each.job_id in ended}
     if not known:
         return []
-    event = settled(job_id, spec.after, known, at_s)
-    return [event, *(cancelled_for(ledger, event) if spec.cancel_if_never else ())]
-
-
-def cancelled_for(ledger: Ledger, event: ev.DependencySettled) -> list[ev.Event]:
-    """Return the cancellation that follows if one of these ends is another than required."""
-    unmet = next((each for each in event.ends if not each.is_met), None)
-    if unmet is None:
-        return []
-    ended = f"job {ledger.label_of(unmet.on)} ended {unmet.outcome}"
-    why = f"{_BY_RULE_TEXT}{ended} and it could never start (--if-never cancel)"
-    return [ev.Cancelled(event.job_id, event.at_s, by=BY_RULE, why=why)]
+    return [settled(job_id, spec.after, known, at_s)]
 
 
 #: The begin of the outcome's text of a job that was cancelled because it could never start.
@@ -267,46 +256,58 @@ def first_stuck(jobs: Iterable[Job], ledger: Ledger) -> Job | None:
 _DEPENDENCIES = 32
 
 
-def report_ends(ledger: Ledger, most: float = inf) -> Iterator[ev.Event]:
-    """Yield the next events, about `most` of them, by which waiting jobs learn of ends; apply each
+def report_ends(ledger: Ledger, at_s: float, most: float = inf) -> Iterator[ev.Event]:
+    """Yield the next events, about `most` of them, by which waiting jobs learn of ends, and are
+    cancelled (at the Unix time `at_s`) if they can never start and were submitted so; apply each
     before asking for the next. The owners of ended jobs take turns, so one user's ten thousand jobs
     do not delay another's."""
     ended, left = ledger.dependents.ended, most
     # A job that is cancelled for the end of another is an end for those that wait for it.
-    while ended and left > 0:
-        by_owner: dict[str, list[int]] = {}
+    while (ended or ledger.doomed) and left > 0:
+        by_owner = defaultdict[str, list[int]](list)
         for on, end in ended.items():
-            by_owner.setdefault(end.user, []).append(on)
-        turns = deque(_dependents(ledger, ids) for ids in by_owner.values())
+            by_owner[end.user].append(on)
+        for job_id in ledger.doomed:
+            job = ledger.find_common(job_id)
+            assert job is not None
+            by_owner[job.spec.user].append(-job_id)
+        turns = deque(_news(ledger, sorted(ids), at_s) for ids in by_owner.values())
         while turns and left > 0:
-            job = next(turns[0], None)
-            if job is None:
+            event = next(turns[0], None)
+            if event is None:
                 turns.popleft()
                 continue
             turns.rotate(-1)
-            event = _settled_for(ledger, job)
             yield event
-            left -= 1 + len(job.awaits) // _DEPENDENCIES
-            if job.spec.cancel_if_never:
-                for cancelled in cancelled_for(ledger, event):
-                    yield cancelled
-                    left -= 1
+            left -= 1 + (len(event.ends) if isinstance(event, ev.DependencySettled) else 0) // 32
 
 
-def _dependents(ledger: Ledger, ids: Iterable[int]) -> Iterator[Job]:
-    """Yield the jobs that still wait for these ends when it is their turn."""
-    for on in ids:
-        for job_id in sorted(ledger.dependents.get(on, ())):
-            if job_id in ledger.dependents.get(on, ()):
-                job = ledger.find_common(job_id)
-                assert job is not None
-                yield job
+def _news(ledger: Ledger, ids: Iterable[int], at_s: float) -> Iterator[ev.JobEvent]:
+    """Yield the events of one owner's ends, and of jobs to be cancelled, by negated ids."""
+    for each in ids:
+        while each < 0 and -each in ledger.doomed:
+            yield _cancelled(ledger, -each, at_s)
+        for job_id in sorted(ledger.dependents.get(each, ())):
+            # It may have been told meanwhile.
+            job = ledger.find_common(job_id)
+            if job is not None and job_id in ledger.dependents.get(each, ()):
+                yield _settled_for(ledger, job)
 
 
-def report_all_ends(ledger: Ledger) -> list[ev.Event]:
+def _cancelled(ledger: Ledger, job_id: int, at_s: float) -> ev.Cancelled:
+    """Return the cancellation of a job that can never start, or of a task of such an array."""
+    job, array_state = ledger.find_common(job_id), ledger.arrays.get(job_id)
+    assert job is not None and job.broken is not None
+    ended = f"job {ledger.label_of(job.broken.job_id)} ended {job.broken.outcome}"
+    why = f"{_BY_RULE_TEXT}{ended} and it could never start (--if-never cancel)"
+    task_id = job_id if array_state is None else array_state.unmaterialized.first
+    return ev.Cancelled(task_id, at_s, by=BY_RULE, why=why)
+
+
+def report_all_ends(ledger: Ledger, at_s: float) -> list[ev.Event]:
     """Report all ends in this ledger at once, and return the applied events."""
     applied: list[ev.Event] = []
-    for event in report_ends(ledger):
+    for event in report_ends(ledger, at_s):
         ledger.apply(event)
         applied.append(event)
     return applied

@@ -7,7 +7,7 @@ Refused. `at_s` is Unix time, for people; `mono_s` is the machine's monotonic cl
 and grace times are measured.
 
 In a request about an array, the first of the tasks without a record represents them all, and an
-event about it becomes one event about all of them.
+event about it becomes one event about all of them; a cancellation is one event for each task.
 
 `drf set` may change a waiting job's whole specification, checked like a submission. Of a started
 job it may change the upper ends of ranges and the wall time, which only an administrator may
@@ -92,7 +92,7 @@ class SubmitAsked(Stimulus):
                 at_once=self.at_once,
                 held=held,
             )
-        return [event, *dependencies.settle_ended(job_id, spec, self.ended, at_s, ledger)]
+        return [event, *dependencies.settle_ended(job_id, spec, self.ended, at_s)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +105,8 @@ class JobAsked(Stimulus):
     actor: Actor
     #: Whether it is only about the tasks of the array that have no record of their own.
     unmaterialized_only: bool = field(default=False, kw_only=True)
+    #: The tasks of the array that are meant, each of which gets events of its own; () for all.
+    tasks: tuple[int, ...] = field(default=(), kw_only=True)
 
     def decide(self, ledger: Ledger, rules: Rules) -> list[ev.Event]:
         return self.for_each_job(ledger, self.judge)
@@ -123,16 +125,18 @@ class JobAsked(Stimulus):
             return judge(job_requests.owned(ledger, self.job_id, self.actor))
         found: list[ev.Event] = []
         refusals: list[Refused] = []
-        tasks = [] if self.unmaterialized_only else sorted(array_state.live)
-        if array_state.unmaterialized:
-            tasks.insert(0, array_state.unmaterialized.first)
+        tasks, waiting = self.tasks, array_state.unmaterialized
+        is_single = bool(tasks) or isinstance(self, CancelAsked)
+        if not tasks:
+            live = () if self.unmaterialized_only else sorted(array_state.live)
+            tasks = (*(waiting if is_single or not waiting else [waiting.first]), *live)
         for job_id in tasks:
             try:
                 events = judge(job_requests.owned(ledger, job_id, self.actor))
             except Refused as refusal:
                 refusals.append(refusal)
                 continue
-            if job_id not in array_state.live:
+            if job_id not in array_state.live and not is_single:
                 # All of these are job events.
                 events = [structs.replace(each, job_id=self.job_id) for each in events]
             found += events
@@ -311,7 +315,7 @@ class ChangeAsked(JobAsked):
         )
         if wish.after is None:
             return [event]
-        return [event, *dependencies.settle_ended(job.id, spec, self.ended, at_s, ledger)]
+        return [event, *dependencies.settle_ended(job.id, spec, self.ended, at_s)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,7 +173,7 @@ class Forecast:
 
     def pass_now(self) -> Plan:
         """Make one pass and apply the launches that it decides."""
-        report_all_ends(self.ledger)
+        report_all_ends(self.ledger, self.now.at_s)
         plan = self.scheduler.plan(self.ledger, self.rules, self.now, self.external)
         for event in start_events(self.ledger, plan, self.now):
             self.ledger.apply(event)

@@ -196,6 +196,8 @@ class Ledger:
         self.job_counts = JobCounts()
         #: Jobs that wait for another job's end, by that job's id.
         self.dependents = Dependents()
+        #: Waiting jobs, and arrays for their tasks, that can never start and are to be cancelled.
+        self.doomed: set[int] = set()
         #: (Unix time, job id) of jobs with an earliest start time.
         self.begins = Begins()
         self.next_id = 1
@@ -417,8 +419,7 @@ class Ledger:
         self.latest_array = array_state
         self._put(before, job)
         if job.state is JobState.ENDED:
-            self._note_end(job.id, job, event.at_s)
-            self._note_end_of(array_state, event.at_s)
+            self._note_end(job, array_state, event.at_s)
         if isinstance(event, ev.LaunchPostponed) and event.why.whose is Whose.MACHINE:
             self.pause = event.why
         elif isinstance(event, ev.Launched) or (
@@ -432,44 +433,25 @@ class Ledger:
         """Apply the event to all tasks of the array that have no record of their own."""
         before = array_state.array.common
         job = event.apply(before)
-        if not array_state.unmaterialized or job.is_allocated:
+        if not array_state.unmaterialized or job.state not in WAITING_STATES:
             raise InvalidTransition(f"no task of array {before.id} is there for {event!r}")
-        ids: list[int] = []
-        if job.state is JobState.ENDED and self.dependents:
-            tasks = range(before.id + 1, array_state.array.last_id + 1)
-            awaited = [each for each in tasks if each in self.dependents]
-            ids = [each for each in awaited if each in array_state.unmaterialized]
         self._count_unmaterialized(array_state, -1)
         array_state.become(job)
         self.job_counts.charge(before.spec, job.spec)
         self._count_unmaterialized(array_state, 1)
-        self._drop_if_over(array_state)
-        for task in ids:
-            self._note_end(task, job, event.at_s)
-        self._note_end_of(array_state, event.at_s)
         return job
 
-    def _note_end(self, job_id: int, job: Job, at_s: float) -> None:
-        """Record for dependents that the job or task with this id has ended as `job` has."""
-        outcome = job.outcome or Outcome.CANCELLED
-        self.dependents.note_end(job_id, outcome, at_s, job.spec.user)
-
-    def _note_end_of(self, array_state: ArrayState | None, at_s: float) -> None:
-        """Record for dependents that the array has ended, if it has."""
+    def _note_end(self, job: Job, array_state: ArrayState | None, at_s: float) -> None:
+        """Record for dependents that the job has ended, and its array if it has."""
+        outcome, user = job.outcome or Outcome.CANCELLED, job.spec.user
+        self.dependents.note_end(job.id, outcome, at_s, user)
         if array_state is not None and array_state.is_over:
             outcome = Outcome.COMPLETED if array_state.failed is None else array_state.failed[1]
-            self.dependents.note_end(
-                array_state.array.id, outcome, at_s, array_state.array.spec.user
-            )
+            self.dependents.note_end(array_state.array.id, outcome, at_s, user)
 
     def _refuse_known(self, job_id: int, event: ev.Event) -> None:
         if job_id < self.next_id:
             raise InvalidTransition(f"job {job_id} is born twice: {event!r}")
-
-    def _drop_if_over(self, array_state: ArrayState) -> None:
-        if array_state.is_over:
-            self.job_counts.charge(array_state.array.spec, None)
-            self.arrays.drop(array_state)
 
     def _enrol(self, array_state: ArrayState) -> None:
         self.arrays.enrol(array_state)
@@ -513,7 +495,9 @@ class Ledger:
         if array_state is not None and job.state is JobState.ENDED:
             array_state.live.remove(job.id)
             array_state.note_failure(job.id, job.outcome)
-            self._drop_if_over(array_state)
+            if array_state.is_over:
+                self.job_counts.charge(array_state.array.spec, None)
+                self.arrays.drop(array_state)
 
     def _count_unmaterialized(self, array_state: ArrayState, sign: int) -> None:
         if array_state.unmaterialized:
@@ -529,6 +513,8 @@ class Ledger:
         for job, sign, ids in (before, -1, old - new), (after, 1, new - old):
             if job is None or job.state not in WAITING_STATES:
                 continue
+            if job.broken is not None and job.spec.cancel_if_never:
+                (self.doomed.add if sign > 0 else self.doomed.discard)(job.id)
             for on in ids:
                 (self.dependents.add if sign > 0 else self.dependents.remove)(on, job.id)
             if job.not_before_s is None:
@@ -584,7 +570,7 @@ class Ledger:
         """Raise AssertionError if the tables disagree with the jobs, which is a bug."""
         fresh = Ledger.of_jobs(self.axes, self.jobs.values(), arrays=self.arrays.live())
         fresh.queues.hold_back(self.queues.longest_s)
-        tables = "queues used allocations allocated taken job_counts dependents begins"
+        tables = "queues used allocations allocated taken job_counts dependents doomed begins"
         for table in (*tables.split(), "arrays"):
             assert getattr(self, table) == getattr(fresh, table), f"ledger: {table} is wrong"
         for table in ("all", "running", "kinds"):

@@ -502,10 +502,6 @@ class ArrayState:
         """Set the state that the tasks without a record share from now on."""
         self.note_change()
         self.array = replace(self.array, common=common)
-        if common.state is JobState.ENDED:
-            self.array = replace(self.array, cancelled=self.ids())
-            self.note_failure(self.array.cancelled[0][0], common.outcome)
-            self.unmaterialized = TaskIds()
 
     def note_change(self) -> None:
         """Drop the caches after an event of a task, or of all tasks without a record."""

@@ -607,15 +607,12 @@ class Array:
     its tasks have the ids after it, in the order of their indices. A task gets a record of its own
     with the first event that is about it alone."""
 
-    #: The state shared by all tasks without a record: a job with the array's id and no index. It
-    #: has ended if these tasks were cancelled.
+    #: The state shared by all tasks without a record: a job with the array's id and no index.
     common: Job
     #: Ranges of indices, in order, none of them within another.
     spans: tuple[Span, ...]
     #: Maximum number of tasks running at once, or None if there is no such limit.
     at_once: int | None
-    #: Tasks that were cancelled before they had a record.
-    cancelled: tuple[Ids, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.spans, Spans):

@@ -385,8 +385,9 @@ class Engine:
         goes_on = begin_mono_s >= self.leftovers_due_mono_s
         try:
             answers = [(work, self._process(work)) for work in batch]
-            if goes_on and self.ledger.dependents.ended:
-                for event in report_ends(self.ledger, self.notified_at_once):
+            if goes_on:
+                at_s = self.clock().at_s
+                for event in report_ends(self.ledger, at_s, self.notified_at_once):
                     self._record(event)
             self._schedule()
             self._store_reservations()
@@ -406,8 +407,11 @@ class Engine:
         return answers
 
     def _has_left_over(self) -> bool:
-        """Whether dependents have yet to be notified of ends, or begin times have come."""
-        return bool(self.ledger.dependents.ended) or is_any_due(self.ledger, self.clock().at_s)
+        """Whether dependents have yet to be notified of ends, or cancelled, or begin times have
+        come."""
+        ledger = self.ledger
+        untold = bool(ledger.dependents.ended or ledger.doomed)
+        return untold or is_any_due(ledger, self.clock().at_s)
 
     def perform_owed(self, job: Job) -> None:
         """Send the effects that a job as it is durable owes to the launcher, if it is connected."""
@@ -641,7 +645,7 @@ class Engine:
                 if job is None:
                     # It is refused without a look at what it is to wait for.
                     return stimulus
-                # Only these are named: each may be a task of another array, which is decoded.
+                # Only these are named: each is read from the journal.
                 named = (*wanted[:NAMED_DEPENDENCIES], *job.spec.after[:NAMED_DEPENDENCIES])
                 names = self._labels({each.job_id for each in named})
                 return replace(stimulus, ended=self.ended(wanted), names=names)
@@ -689,7 +693,7 @@ class Engine:
 
     def _labels(self, ids: set[int]) -> dict[int, str]:
         """Return the labels of array tasks that are no longer in the ledger."""
-        return self.journal.arrays.labels(each for each in ids if self.ledger.find(each) is None)
+        return self.journal.labels(each for each in ids if self.ledger.find(each) is None)
 
     def _schedule(self) -> None:
         pass_s = self.scheduler.next_pass_s

@@ -33,6 +33,8 @@ from drfd.protocol.requests import Selection
 
 #: Jobs decided in one turn of the engine.
 _AT_ONCE = 25
+#: Tasks of an array that are cancelled in one turn of the engine.
+_CANCELLED_AT_ONCE = 200
 #: Refusals of named jobs in a reply, at most: a request may name a hundred thousand that are over,
 #: or never were.
 _MOST_REFUSALS = 1000
@@ -57,6 +59,8 @@ class _Target:
     job_id: int
     #: Whether only the pending tasks of the array are meant.
     is_group: bool
+    #: These of them, or () for all.
+    tasks: tuple[int, ...] = ()
 
 
 @dataclass
@@ -95,10 +99,10 @@ class BatchActions:
                         failed.append({"id": ref, "error": error_view(refusal)})
                     else:
                         unnamed += 1
-                targets = await self._in_parts(wanted)
+                targets = await self._in_parts(wanted, make)
             # Whoever waits for as many jobs as are allowed can still cancel some.
             if len(targets) > _AT_ONCE:
-                keep(ID_BYTES * len(targets))
+                keep(ID_BYTES * sum(max(1, len(each.tasks)) for each in targets))
             await self._ask_all(targets, actor, make, result)
             async with turn():
                 return await self._reply(make, wanted, result, failed, unnamed)
@@ -161,7 +165,7 @@ class BatchActions:
                 if row is not None and may_touch(actor, job_of(row).spec):
                     yield _target_of(row)
 
-    async def _in_parts(self, wanted: Iterable[_Target]) -> list[_Target]:
+    async def _in_parts(self, wanted: Iterable[_Target], make: MakeStimulus) -> list[_Target]:
         """Return the targets, long arrays task by task and running jobs last."""
         waiting: list[_Target] = []
         started: list[_Target] = []
@@ -171,12 +175,18 @@ class BatchActions:
 
         async for each in InParts(wanted):
             array_state = self.engine.ledger.arrays.get(each.job_id)
-            if array_state is None or each.is_group or len(array_state.live) < _AT_ONCE:
+            is_cancel = make is st.CancelAsked
+            if array_state is None or not (
+                is_cancel or (not each.is_group and len(array_state.live) >= _AT_ONCE)
+            ):
                 add(each)
                 continue
-            if array_state.unmaterialized:
+            ids = [*array_state.unmaterialized] if is_cancel else []
+            for at in range(0, len(ids), _CANCELLED_AT_ONCE):
+                waiting.append(replace(each, tasks=tuple(ids[at : at + _CANCELLED_AT_ONCE])))
+            if array_state.unmaterialized and not is_cancel:
                 add(replace(each, is_group=True))
-            async for job_id in InParts(sorted(array_state.live)):
+            async for job_id in InParts([] if each.is_group else sorted(array_state.live)):
                 add(_Target(each.label, job_id, False))
         return [*waiting, *started]
 
@@ -188,9 +198,12 @@ class BatchActions:
         stimulus = _stimulus(targets[0], self.engine.clock(), actor, make)
         # Each job's dependencies must be checked before the next may depend on it.
         most = 1 if isinstance(stimulus, st.ChangeAsked) and stimulus.change.after else _AT_ONCE
-        for at in range(0, len(targets), most):
+        at = 0
+        while at < len(targets):
+            count = next((n for n, each in enumerate(targets[at : at + most]) if each.tasks), most)
             async with self.turns.next(quota_uid(actor)):
-                await self._ask_some(targets[at : at + most], actor, make, result)
+                await self._ask_some(targets[at : at + max(1, count)], actor, make, result)
+            at += max(1, count)
 
     async def _ask_some(
         self, targets: Sequence[_Target], actor: st.Actor, make: MakeStimulus, result: _BatchResult
@@ -253,7 +266,9 @@ def _target_of(row: Row) -> _Target:
 
 def _stimulus(target: _Target, now: st.Now, actor: st.Actor, make: MakeStimulus) -> st.JobAsked:
     stimulus = make(now, target.job_id, actor)
-    return replace(stimulus, unmaterialized_only=True) if target.is_group else stimulus
+    if not target.is_group and not target.tasks:
+        return stimulus
+    return replace(stimulus, unmaterialized_only=target.is_group, tasks=target.tasks)
 
 
 def _size_of(stimulus: st.JobAsked) -> int:

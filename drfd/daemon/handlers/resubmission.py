@@ -37,6 +37,7 @@ from drfd.protocol.requests import Ref
 
 #: The most repeats of a job that a reply names, the latest ones.
 _MOST_REPEATS = 100
+_CANCELLED = Outcome.CANCELLED.value
 
 
 async def find_submission(
@@ -84,8 +85,9 @@ async def find_submission(
         reply["waited_for"] = []
         async for each in InParts(spec.after):
             reply["waited_for"].append(await _awaited(engine, lookup, each, name_of))
+    cancelled = None if array is None else engine.journal.arrays.first_bad(array, (_CANCELLED,))
     if job.outcome is Outcome.CANCELLED or array is not None:
-        reply["cancelled_by_hand"] = not is_cancelled_by_rule(job)
+        reply["cancelled_by_hand"] = not is_cancelled_by_rule(cancelled or job)
     if is_live or spec.after:
         reply["conditions"] = {
             "after": [{"id": each.job_id, "want": each.want.value} for each in spec.after],
@@ -216,8 +218,7 @@ async def _next_repeat(engine: Engine, lookup: Lookup, job_id: int) -> int | Non
         return following
     await asyncio.sleep(0)
     repeat = lookup.any_array(following)
-    bad = journal.arrays.roll(array).bad.values()
-    left = [*(ids for some in bad for ids in some), *array.cancelled]
+    left = [ids for some in journal.arrays.roll(array).bad.values() for ids in some]
     is_whole = repeat is not None and has_all(repeat, array.spans_of(*left))
     return following if is_whole else None
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from drfd.core.decisions.dependencies import first_stuck, stuck_on
 from drfd.core.explain.reasons import awaited_job
 from drfd.core.explain.waits import WaitsFor
-from drfd.core.model.job import Actor, Job, JobState
+from drfd.core.model.job import Actor, Job, JobState, Tasks
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup, Row, ids_of, passes
 from drfd.daemon.lookup.views import Listed, exit_status, reason_view, short_row
@@ -91,7 +91,7 @@ class WaitHandler:
         return {**self.lookup.view(job, actor), "status": exit_status(job)}
 
     def job_changed(self, job: Job) -> None:
-        """Wake the waiters of an ended job, or of all tasks of an array without own records."""
+        """Wake the waiters of an ended job."""
         if job.state is not JobState.ENDED:
             if job.broken is not None or (job.awaits and self._is_waited_for(job)):
                 self._wake_all()
@@ -281,7 +281,12 @@ class EventFeed:
                 for task_id in page:
                     is_named = _has(ids, task_id)
                     yield None if is_named else self._before(mark, self._lookup.known(task_id))
-            yield self._lookup.group_of(job_id)
+            yield self._group(job_id)
+
+    def _group(self, array_id: int) -> Tasks | None:
+        """Return the array's tasks without a record of their own, or None."""
+        array_state = self.engine.ledger.arrays.get(array_id)
+        return None if array_state is None else array_state.tasks
 
     def _before(self, mark: int, job: Job | None) -> Job | None:
         if job is None or job.state is not JobState.ENDED:
@@ -306,10 +311,12 @@ class EventFeed:
                 job = self._lookup.known(job_id) if is_asked_for else None
                 yield job if job is not None and passes(job, select) else None
             elif (array := self._lookup.any_array(job_id)) is not None:
-                group = self._lookup.group_of(array.id) if not ids or _has(ids, array.id) else None
+                group = self._group(array.id) if not ids or _has(ids, array.id) else None
                 yield group if group is not None and passes(group.job, select) else None
                 for at in range(bisect_right(ids, array.id), bisect_right(ids, array.last_id)):
-                    yield self._lookup.known(ids[at])
+                    # One with a record comes with its own changes.
+                    task = self.engine.ledger.find(ids[at])
+                    yield None if task is None or task.id in self.engine.ledger.jobs else task
 
 
 def _has(ids: Sequence[int], job_id: int | None) -> bool:

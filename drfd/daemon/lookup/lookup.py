@@ -19,7 +19,7 @@ from drfd.common.errors import NotPermitted, Refused, printable
 from drfd.core.decisions.job_requests import may_touch
 from drfd.core.explain.reasons import explain_wait
 from drfd.core.explain.waits import Wait
-from drfd.core.model.job import Actor, Array, Dependency, Job, JobState, Tasks
+from drfd.core.model.job import Actor, Array, Dependency, Job, Tasks
 from drfd.core.model.machine import each_instance
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup import views
@@ -28,8 +28,8 @@ from drfd.daemon.users.turns import InParts
 from drfd.journal.history import (
     PastFilter,
     is_like,
+    read_ended,
     read_ended_ids,
-    read_last_ended,
     read_roll,
 )
 from drfd.protocol import replies
@@ -142,7 +142,7 @@ class Lookup:
             if request.ended:
                 rows = await self.latest_ended(request)
                 listed |= {*ledger.jobs, *(-each for each in ledger.arrays.waiting())}
-                ended = [row for row in rows if _key(row) not in listed]
+                ended = [row for row in rows if row.id not in listed]
             by_id = self.known if request.ended else ledger.jobs.get
             found = (by_id(job_id) for job_id in sorted(listed) if job_id > after[0])
         jobs = (job if job is not None and _has_row(job, request) else None for job in found)
@@ -156,14 +156,16 @@ class Lookup:
         since. The ids of an array's tasks are between it and the next array."""
         ledger = self.engine.ledger
         for array_id in sorted(-each for each in listed if each < 0):
-            state, group = ledger.arrays.get(array_id), self.group_of(array_id)
-            rows: list[Row] = [ledger.jobs[each] for each in state.live - listed] if state else []
-            is_over = state is None and bool(request.select.ids)
-            if group is not None and (
-                request.ended or is_over or group.job.state is not JobState.ENDED
-            ):
-                rows.append(group)
             yield None
+            state, array = ledger.arrays.get(array_id), self.any_array(array_id)
+            rows: list[Row] = []
+            if state is not None:
+                rows += [ledger.jobs[each] for each in state.live - listed]
+                rows += [] if state.tasks is None else [state.tasks]
+            elif array is not None and request.ended:
+                # It may have ended after the journal was read.
+                ids = self.engine.journal.arrays.ended_ids(array, limit=request.ended)
+                rows += [self.any_job(each) for each in ids if each not in listed]
             found = (row for row in rows if _has_row(job_of(row), request))
             yield from _in_order(found, request.tasks, after)
 
@@ -182,14 +184,6 @@ class Lookup:
                 listed.update(await asyncio.to_thread(read_ended_ids, path, array, limit=most))
         return listed
 
-    def group_of(self, array_id: int) -> Tasks | None:
-        """Return the array's tasks without own records, or else its cancelled tasks, or None."""
-        state = self.engine.ledger.arrays.get(array_id)
-        if state is not None and (tasks := state.tasks) is not None:
-            return tasks
-        array = self.any_array(array_id)
-        return None if array is None or not array.cancelled else Tasks(array, array.cancelled)
-
     def any_array(self, array_id: int) -> Array | None:
         """Return the array, live or ended, or None if there is none."""
         array_state = self.engine.ledger.arrays.get(array_id)
@@ -199,12 +193,8 @@ class Lookup:
 
     def name_of(self, job_id: int) -> str:
         """Return the label of a job, task or array, live or ended."""
-        job = self.engine.ledger.find(job_id)
-        if job is not None:
-            return job.label
-        engine = self.engine
-        array = engine.ledger.arrays.of_task(job_id) or engine.journal.arrays.of_task(job_id)
-        return str(job_id) if array is None else array.task(job_id).label
+        job = self.known(job_id)
+        return str(job_id) if job is None else job.label
 
     def user_of(self, job_id: int) -> str:
         """Return the name of the user who submitted the job or array. Raises Refused if there is
@@ -280,9 +270,8 @@ class Lookup:
         bad = self.engine.journal.arrays.first_bad(array)
         return views.ended_array_view(await self.array_view(array), bad)
 
-    async def latest_ended(self, request: msg.StatusRequest) -> list[Row]:
-        """Return the rows that ended last, as many as the request has of them, newest first. Tasks
-        that were cancelled together are one."""
+    async def latest_ended(self, request: msg.StatusRequest) -> list[Job]:
+        """Return the jobs that ended last, as many as the request has of them, newest first."""
         return await asyncio.to_thread(_last_ended, self.engine.journal.path, request)
 
     def reason(self, job: Job) -> Wait | None:
@@ -346,25 +335,17 @@ def _task_id(array_id: int, array: Array | None, index: int) -> int | Refused:
     return job_id
 
 
-def _last_ended(path: Path, request: msg.StatusRequest) -> list[Row]:
-    """Return the rows that ended last. Blocks."""
+def _last_ended(path: Path, request: msg.StatusRequest) -> list[Job]:
+    """Return the jobs that ended last. Blocks."""
     select, most = request.select, request.ended
     past = PastFilter(
         user=select.user, name=select.name, group=select.group, states=select.states, limit=most
     )
-    jobs, arrays = read_last_ended(path, past, most=most)
-    rows: list[Row] = [*jobs, *(Tasks(array, array.cancelled) for array in arrays)]
-    passing = [row for row in rows if passes(job_of(row), select)]
-    return sorted(passing, key=lambda row: -(job_of(row).ended_at or 0))[:most]
+    return list(read_ended(path, past))
 
 
 def _has_row(job: Job, request: msg.StatusRequest) -> bool:
     return bool(request.select.ids) or passes(job, request.select)
-
-
-def _key(row: Row) -> int:
-    """Return the id of a job, or the negated one of an array."""
-    return -row.array.id if isinstance(row, Tasks) else row.id
 
 
 def job_of(row: Row) -> Job:

@@ -14,7 +14,7 @@ from msgspec import to_builtins
 from msgspec.structs import asdict
 
 from drfd.common.errors import DrfdError
-from drfd.common.indices import Ids, merged, show_spans
+from drfd.common.indices import Ids, show_spans
 from drfd.common.signals import show_signal
 from drfd.common.units import AXES, utc_time
 from drfd.core.decisions.outcome import GpuMemory, attempts_text
@@ -542,20 +542,17 @@ def tasks_view(group: Tasks, view: replies.JobView) -> replies.JobView:
 
 def array_view(array: Array, roll: TaskCounts, unmaterialized: Tasks | None) -> replies.ArrayView:
     """Return an array; `unmaterialized` are its live tasks without records of their own."""
-    counts, bad = dict(roll.counts), {state: list(ids) for state, ids in roll.bad.items()}
-    for group in [unmaterialized, Tasks(array, array.cancelled)]:
-        if group is not None and group.ids:
-            state = group.job.shown_state
-            counts[state] = counts.get(state, 0) + group.size
-            if group is not unmaterialized:
-                bad[state] = merged([*bad.get(state, []), *group.ids])
+    counts = dict(roll.counts)
+    if unmaterialized is not None:
+        state = unmaterialized.job.shown_state
+        counts[state] = counts.get(state, 0) + unmaterialized.size
     view = {
         **_submitted_view(array.common),
         **_owned_view(array.common, private=True),
         "array_tasks": array.whole.indices,
         "tasks": array.size,
         "counts": counts,
-        "indices": {state: show_spans(array.spans_of(*ids)) for state, ids in bad.items()},
+        "indices": {state: show_spans(array.spans_of(*ids)) for state, ids in roll.bad.items()},
     }
     return cast(replies.ArrayView, view)
 

@@ -99,8 +99,7 @@ class Tally:
                 self._started.add(job.id)
 
     def job_changed(self, job: Job) -> None:
-        """Count the first start, and the end, of a job that a turn has changed. Tasks of an array
-        that end together without a record of their own come as one job, and count as one end."""
+        """Count the first start, and the end, of a job that a turn has changed."""
         if job.started_at is not None and job.id not in self._started:
             self._started.add(job.id)
             # Not negative after the clock was set back.
