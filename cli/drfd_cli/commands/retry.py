@@ -382,7 +382,7 @@ class Edits:
     #: How values that could mean something else were read.
     remarks: tuple[str, ...] = field(default=(), compare=False)
 
-    def applied(self, submission: Mapping[str, Any]) -> dict[str, Any]:
+    def applied(self, submission: Mapping[str, Any]) -> dict[str, object]:
         """Return the fields of a submission with the changes. Raises Refused."""
         found = {**submission, **self.fields}
         for name in self.gone:

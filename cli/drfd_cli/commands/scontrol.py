@@ -454,7 +454,7 @@ def _more_time(client: Connection, ids: list[Ref], by: str) -> dict[str, object]
     return new_limit(seconds if by[0] == "+" else -seconds, by, True, client, {"ids": ids})
 
 
-def _changes(client: Connection, given: Mapping[str, str]) -> dict[str, Any]:
+def _changes(client: Connection, given: Mapping[str, str]) -> dict[str, object]:
     """Return the fields of the request `set` that these values ask for. Raises Refused."""
     from drfd_cli.commands.retry import changes_of
 

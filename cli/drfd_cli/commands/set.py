@@ -312,7 +312,7 @@ def _bound(reply: SubmissionReply) -> Refused | None:
     return None
 
 
-def _conditions(reply: SubmissionReply) -> dict[str, Any]:
+def _conditions(reply: SubmissionReply) -> dict[str, object]:
     """Return the conditions of the start of a job that waits."""
     conditions: Mapping[str, Any] = reply.get("conditions", {}) if reply["live"] else {}
     # These are not signed: nothing else that the daemon says may replace what is.

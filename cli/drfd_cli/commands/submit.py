@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -30,7 +30,7 @@ def command(words: Sequence[str]) -> int:
     return sending.submit(words, connect())
 
 
-def forecast(line: JobLine, client: Connection, request: dict[str, Any]) -> int:
+def forecast(line: JobLine, client: Connection, request: dict[str, object]) -> int:
     """Print when the job would start, and return the exit code."""
     request = client.addressed(request)
     found = client.forecast(**request)
@@ -60,7 +60,7 @@ def _tell_forecast(forecast: DryRunReply) -> None:
 
 def with_terminal(
     line: JobLine, client: Connection, slurm: Translation | None
-) -> tuple[dict[str, Any], SubmitReply]:
+) -> tuple[dict[str, object], SubmitReply]:
     """Submit a job that has a terminal, and leave a process that keeps it. Return the request and
     the reply."""
     from drfd_cli.terminal.keeper import keep_from_the_start

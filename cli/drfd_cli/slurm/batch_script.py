@@ -62,7 +62,7 @@ def lines_of(script: str, name: str, check: Callable[[list[str]], None]) -> Tran
 
 def resolve(
     made: Translation, asked: Mapping[str, Any], client: Connection, script: str | None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the options of `drf submit` or `drf run` in `asked` with those that Slurm's options
     ask for, and print in one warning what has no effect. Raises Refused for a directory that is not
     there."""
@@ -158,12 +158,14 @@ def pool_of(made: Translation, client: Connection) -> str | None:
     return found
 
 
-def on_machines(made: Translation, asked: Mapping[str, Any], client: Connection) -> dict[str, Any]:
+def on_machines(
+    made: Translation, asked: Mapping[str, Any], client: Connection
+) -> dict[str, object]:
     """Return the machine and the features that Slurm's options ask for, where there are several
     machines and `asked`, the options of drf, do not say otherwise. Raises Refused."""
     if not made.placed or not machines(client):
         return {}
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for name, given in made.placed.items():
         written = f"--{name}={given.value}"
         made.unsupported.remove(written)

@@ -212,7 +212,7 @@ def just_ended(client: Connection, **select: object) -> list[fields.View]:
     return list(found)[::-1]
 
 
-def as_reservation(window: Mapping[str, Any]) -> dict[str, Any]:
+def as_reservation(window: Mapping[str, Any]) -> dict[str, object]:
     """Return a maintenance window, which is a reservation in Slurm, with what is shown of it."""
     return {
         **window, "ReservationName": output.clean(window["name"]),

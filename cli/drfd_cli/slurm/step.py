@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from mmap import ACCESS_READ, mmap
 from threading import Lock, Thread
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from drfd.common.errors import Refused
 from drfd.payload.environment import DEVICE_LISTS, SLOTS, may_set, thread_defaults
@@ -122,9 +122,9 @@ class Step:
             found |= self._threads()
         return found
 
-    def recorded(self) -> dict[str, Any]:
-        """Return what is on record of the step before it begins."""
-        return {"name": self._name, "tasks": self.tasks, "cores": self.cores}
+    def record(self) -> Record:
+        """Return the record of the step, with what it asks for."""
+        return Record(os.environ, name=self._name, tasks=self.tasks, cores=self.cores)
 
     def devices(self, number: int) -> dict[str, str]:
         """Return the lists of the GPUs of one of several tasks, if the job or the step asks for
@@ -202,7 +202,7 @@ def run(options: Options, command: list[str]) -> int:
                 os.dup2(file, number)
         env = {**step.exported(), **step.variables(), "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
         program = shutil.which(step.command[0], path=env.get("PATH")) or step.command[0]
-        parent = Record(os.environ, **step.recorded()).parent(program)
+        parent = step.record().parent(program)
         _become([*parent, *step.command], env)
     _go_to(options.get("chdir"))
     return _run_tasks(step)
@@ -292,7 +292,7 @@ def _run_tasks(step: Step) -> int:
 
     # From before the first task on, which may be warned as soon as it runs.
     signal.signal(signal.SIGTERM, end)
-    record = Record(os.environ, **step.recorded())
+    record = step.record()
     record.begin()
     for number, (stdin, stdout, stderr) in enumerate(files):
         env = {**step.exported(), **step.variables()}
