@@ -93,13 +93,10 @@ class TextTable:
             for before, each in zip(self._wanted, texts, strict=True)
         ]
         if not self._is_begun:
-            every: tuple[list[Any], ...] = (
-                self.columns, self._titles, self._wanted, cells, texts,
-            )  # fmt: skip
-            for choose in (self._with_values, self._fitting):
-                kept = choose(cells)
-                for each in every:
-                    each[:] = [each[at] for at in kept]
+            kept = self._kept(cells)
+            every: list[list[Any]] = [self.columns, self._titles, self._wanted, cells, texts]
+            for some in every:
+                some[:] = [some[at] for at in kept]
         below: dict[int, list[str]] = {}
         if self.columns[-1].is_sentence and has_screen():
             below = self._explained([texts[0][cell] for cell in cells[0]], cells[-1], texts[-1])
@@ -145,28 +142,27 @@ class TextTable:
             for column, wanted in zip(self.columns, self._wanted, strict=True)
         ]
 
-    def _with_values(self, cells: Sequence[Sequence[object]]) -> list[int]:
-        """Return the indices of the columns that do not give way, or have a value in any row."""
-        return [
+    def _kept(self, cells: Sequence[Sequence[object]]) -> list[int]:
+        """Return the indices of the columns that do not give way, or have a value in any row, as
+        far as the screen is wide enough."""
+        leasts, wanted, room = self._leasts(), self._wanted, self._room - 2 + _APART
+        there = [
             at for at, (column, each) in enumerate(zip(self.columns, cells, strict=True))
             if not column.rank or self._is_long or not each or {*each} != {"-"}
         ]  # fmt: skip
+        last = there[-1]
 
-    def _fitting(self, _: object) -> list[int]:
-        """Return the indices of the columns for which the screen is wide enough."""
-        ranks, leasts = [column.rank for column in self.columns], self._leasts()
-        last, room = len(ranks) - 1, self._room - 2 + _APART
-        if self.columns[last].is_sentence and not ranks[last]:
-            ranks[last] = _SENTENCES
-            # As wide as `_explained` wants it.
-            most = -(-self._wanted[last] * 4 // (3 * _MOST_BROKEN))
-            beside = [*leasts[:-1], max(leasts[-1], most)]
-            kept = fitted([*zip(beside, self._wanted, ranks, strict=True)], room, _APART)
-            if last in kept:
-                return sorted(kept)
-            # Without room for them, the sentences are below the rows.
-        kept = fitted([*zip(leasts, self._wanted, ranks, strict=True)], room, _APART)
-        return sorted({*kept, last} if ranks[last] == _SENTENCES else kept)
+        def fitting(*of_last: int) -> list[int]:
+            spans = [(leasts[at], wanted[at], self.columns[at].rank) for at in there[:-1]]
+            found = fitted([*spans, (of_last[0], wanted[last], of_last[1])], room, _APART)
+            return [there[at] for at in sorted(found)]
+
+        if not self.columns[last].is_sentence or self.columns[last].rank:
+            return fitting(leasts[last], self.columns[last].rank)
+        # As wide as `_explained` wants it; without room for that, the sentences are below the rows.
+        most = -(-wanted[last] * 4 // (3 * _MOST_BROKEN))
+        kept = fitting(max(leasts[last], most), _SENTENCES)
+        return kept if last in kept else sorted({*fitting(leasts[last], _SENTENCES), last})
 
     def _laid_out(self, *, is_broken: bool) -> tuple[list[int], int]:
         """Return the widths of the columns, and how far they are apart."""
