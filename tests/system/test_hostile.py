@@ -623,5 +623,5 @@ def test_a_runner_that_is_stopped_or_killed_harms_its_own_job_alone(instance):
 
 def runner_of(instance: Instance, job_id: int) -> int:
     record = (instance.state / "launcher" / "attempts" / f"{job_id}.1").read_text()
-    lines = (json.loads(line) for line in record.splitlines())
+    lines = (json.loads(line) for line in filter(None, record.splitlines()))
     return int(next(line["pid"] for line in lines if line["record"] == "runner"))

@@ -247,7 +247,7 @@ def test_cgroups_without_a_record_are_no_jobs_place(instance, users):
     (runner,) = {
         json.loads(line)["pid"]
         for path in instance.state.glob("launcher/attempts/*")
-        for line in path.read_text().splitlines()
+        for line in filter(None, path.read_text().splitlines())
         if json.loads(line)["record"] == "runner"
     }
     instance.stop_with_launcher()

@@ -159,7 +159,7 @@ def test_nor_does_the_one_that_is_to_tell_of_a_start_while_the_user_delays_that(
     job_id = instance.submit(*map(str, words), user=users[0].pw_uid, cwd=home)
     wait_for("the exec", lambda: fcntl.fcntl(lease, fcntl.F_GETLEASE) != fcntl.F_WRLCK)
     text = Path(instance.state, "launcher", "attempts", f"{job_id}.1").read_text()
-    records = [json.loads(line) for line in text.splitlines()]
+    records = [json.loads(line) for line in filter(None, text.splitlines())]
     (runner,) = [each["pid"] for each in records if each["record"] == "runner"]
     assert status_of(runner)["Seccomp"] == "2"
     assert not (home / "told").exists()
