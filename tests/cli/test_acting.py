@@ -72,8 +72,9 @@ def test_a_selection_is_sent_as_it_was_said_and_choosing_nobody_is_told(drf, dae
         *((word, "") for word in ("42_", "_7", "42_7_1", "42_x", "0x10", "42_-1")),
         ("42_[8-7]", "the range 8-7 ends before it begins"),
         ("42_[", "is not a job id"),
-        ("42_[0-100000]", "is more than 100000 jobs"),
-        ("3,42_[0-99999]", "is more than 100000 jobs"),
+        ("42_[0-100000]", "20000 are the most"),
+        ("3,42_[0-99999]", "20000 are the most"),
+        ("1-100001", "is more than 100000 jobs"),
     ],
 )
 def test_what_is_no_id_is_a_usage_error(drf, daemon, word, fault):
