@@ -102,6 +102,7 @@ def payload(
     *argv: str,
     script: str | None = None,
     proof: str | None = None,
+    key: str | None = None,
 ) -> Payload:
     """What is signed of `spec()` with this environment."""
     asked = spec()
@@ -109,7 +110,7 @@ def payload(
         "argv": argv or asked.argv, "cwd": asked.cwd, "umask": asked.umask,
         "stdout": asked.stdout, "stderr": asked.stderr, "env": env, "script": script,
     }  # fmt: skip
-    return Payload(*encode(fields), proof)
+    return Payload(*encode(fields), proof, key)
 
 
 def flat(capacity: Vector, weights: Mapping[str, Fraction] | None = None) -> FairShare:
@@ -312,10 +313,12 @@ def launched(job_id: int = 1, attempt: int = 1, at_s: float = 0.0) -> LaunchedRe
     )
 
 
-def apply_and_append(journal: Journal, event: ev.Event, ledger: Ledger) -> Job | None:
+def apply_and_append(
+    journal: Journal, event: ev.Event, ledger: Ledger, signed: Payload | None = None
+) -> Job | None:
     """Record the event as the engine does."""
     job = ledger.apply(event)
-    journal.append(event, job, ledger.latest_array)
+    journal.append(event, job, ledger.latest_array, signed)
     return job
 
 

@@ -485,12 +485,11 @@ def _write_journal(path: Path) -> None:
         whole = Path(directory, "journal.sqlite")
         with closing(Journal(whole)) as journal:
             ledger = Ledger(Axes())
+            signed = {7: PAYLOAD._replace(key="0123"), 10: PAYLOAD}
             for event in EVENTS:
-                apply_and_append(journal, event, ledger)
-            journal.submissions.put(10, 1001, PAYLOAD)
+                job_id = getattr(event, "job_id", getattr(event, "array_id", 0))
+                apply_and_append(journal, event, ledger, signed.get(job_id))
             journal.put_curve(2, CURVE)
-            journal.submissions.put(7, 1001, PAYLOAD, "0123")
-            journal.submissions.end(7)
             journal.put_external_load(LOAD)
             journal.commit()
         with closing(sqlite3.connect(whole)) as database:

@@ -32,12 +32,12 @@ from drfd.journal.database import Database
 from drfd.journal.files import Reserve, open_database
 from drfd.journal.history import story
 from drfd.journal.pruning import Pruning
-from drfd.journal.submissions import StoredSubmissions
+from drfd.journal.submissions import Payload, StoredSubmissions
 
 #: Maximum number of bytes of the events in the row of a live job or array, and how many of them
 #: stay when there are more.
 MOST_BYTES, LEFT_BYTES = 32 << 10, 24 << 10
-#: Bytes that a live job or array takes in memory and in the journal besides events and texts.
+#: Bytes that a live job or array takes in memory and in the journal besides events and submission.
 JOB_BYTES = 1400
 #: Write the row of a job. The indices of live and of ended jobs are not written again while a job
 #: is live. A new task has the specification of its array.
@@ -71,12 +71,15 @@ class Journal:
         self._pruning = Pruning(self._db)
         #: Live jobs whose rows the open transaction writes at its end, once for all their events.
         self._changes: dict[int, tuple[Job, int, bytes, bytes | None]] = {}
-        #: Bytes that each live job or array takes without its texts, and those of each uid.
+        #: Bytes that each live job or array takes without its blob, and those of each uid.
         self._bytes_of: dict[int, int] = {}
         self._bytes = Counter[int]()
         query = (
-            "select id, uid, length(events) from jobs where live = 1"
-            " union all select id, uid, length(events) from arrays where live = 1"
+            "select id, live.uid, length(events)"
+            " + ifnull(length(event) + length(spec) + ifnull(length(own), 0), 0) from ("
+            "select id, uid, events from jobs where live = 1 union all"
+            " select id, uid, events from arrays where live = 1) as live"
+            " left join submissions on job_id = id"
         )
         for job_id, uid, size in self._db.rows(query):
             self._count(job_id, uid, size)
@@ -148,9 +151,16 @@ class Journal:
     def close(self) -> None:
         self._db.close()
 
-    def append(self, event: ev.Event, job: Job | None, array_state: ArrayState | None) -> None:
+    def append(
+        self,
+        event: ev.Event,
+        job: Job | None,
+        array_state: ArrayState | None,
+        payload: Payload | None = None,
+    ) -> None:
         """Add the event to the open transaction, with the job that `Ledger.apply` returned for it.
-        `array_state` is the ledger's `latest_array` after the event."""
+        `array_state` is the ledger's `latest_array` after the event, `payload` what was signed of a
+        new job or array."""
         with self._db.reported("write"):
             self._db.begin()
             self._seq += 1
@@ -159,13 +169,14 @@ class Journal:
                 query = "insert or replace into general_events values (?, ?, ?, ?)"
                 self._db.execute(query, (*values, records.encode(event)))
                 return
-            line = b""
+            line, size = b"", 0
             if isinstance(event, ev.Submitted | ev.ArraySubmitted):
-                self.submissions.add(job.id, self._seq, event)
+                size = self.submissions.add(job.id, self._seq, event, payload)
             else:
                 line = records.event_line(self._seq, event)
+                size = len(line)
             spec = records.encode(job.spec) if isinstance(event, ev.Altered) else None
-            self._count(job.id, job.spec.uid, len(line))
+            self._count(job.id, job.spec.uid, size)
             ended = set[int]()
             if array_state is not None and job.id == array_state.array.id:
                 # Its new tasks have the specification that it has had.
@@ -218,6 +229,8 @@ class Journal:
         # Only constants of this module are put into the statements.
         query = f"select events from {table} where id = ?"  # noqa: S608
         (events,) = self._db.execute(query, (job.id,)).fetchone()
+        if len(events) <= MOST_BYTES:
+            return  # what was submitted is long
         left, number = records.thinned(events, LEFT_BYTES)
         query = f"update {table} set events = ?, dropped = dropped + ? where id = ?"  # noqa: S608
         self._db.execute(query, (left, number, job.id))
@@ -330,11 +343,11 @@ class Journal:
         """Return the bytes stored for the user's live jobs and arrays, and for their tasks with a
         record of their own. They are submissions and events, and some for each record. What several
         submissions have in common counts once."""
-        return self.submissions.live_bytes(uid) + self._bytes[uid]
+        return self.submissions.live_bytes[uid] + self._bytes[uid]
 
     def live_bytes_in_total(self) -> int:
         """Return the bytes stored for live jobs and arrays of all users."""
-        return self.submissions.live_bytes() + self._bytes.total()
+        return self.submissions.live_bytes.total() + self._bytes.total()
 
     def remove_ended(
         self, before_s: float, user: str | None = None, before_id: int = 0

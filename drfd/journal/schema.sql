@@ -91,40 +91,26 @@ create table blob_data (
     data blob not null
 ) strict;
 
--- Bytes of submissions that are not over and of blobs that are only named by others, by user; -1 are
--- all users.
-create table stored (
-    uid        integer primary key,
-    live_bytes integer not null,
-    past_bytes integer not null
+-- Bytes of blobs that only jobs name which are over, by user; -1 are all users.
+create table past_blobs (
+    uid   integer primary key,
+    bytes integer not null
 ) strict;
-insert into stored values (-1, 0, 0);
-create trigger submission_added after insert on submissions begin
-    insert or ignore into stored values (new.uid, 0, 0);
-    update stored set live_bytes = live_bytes + length(new.event) + length(new.spec)
-    where uid in (-1, new.uid);
-end;
-create trigger submission_signed after update of own on submissions begin
-    update stored set live_bytes = live_bytes + length(new.own) where uid in (-1, new.uid);
-end;
+insert into past_blobs values (-1, 0);
 create trigger submission_removed after delete on submissions begin
     update blobs set uses = uses - 1 where id = old.blob;
     delete from blobs where id = old.blob and uses = 0;
 end;
-create trigger blob_added after insert on blobs begin
-    update stored set live_bytes = live_bytes + new.bytes where uid in (-1, new.uid);
-end;
 create trigger blob_ended after update of live on blobs when old.live > 0 and new.live = 0 begin
-    update stored set live_bytes = live_bytes - new.bytes, past_bytes = past_bytes + new.bytes
-    where uid in (-1, new.uid);
+    insert or ignore into past_blobs values (new.uid, 0);
+    update past_blobs set bytes = bytes + new.bytes where uid in (-1, new.uid);
 end;
 create trigger blob_live_again after update of live on blobs when old.live = 0 and new.live > 0 begin
-    update stored set live_bytes = live_bytes + new.bytes, past_bytes = past_bytes - new.bytes
-    where uid in (-1, new.uid);
+    update past_blobs set bytes = bytes - new.bytes where uid in (-1, new.uid);
 end;
 create trigger blob_removed after delete on blobs begin
     delete from blob_data where id = old.id;
-    update stored set past_bytes = past_bytes - old.bytes where uid in (-1, old.uid);
+    update past_blobs set bytes = bytes - old.bytes where uid in (-1, old.uid);
 end;
 
 -- How the use of a job went, in a few points: of ended ones, and of those that run as it was lately.

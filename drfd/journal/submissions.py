@@ -4,8 +4,8 @@ The launcher gets these bytes for each launch. The part that jobs have in common
 `drfd.payload.pack`) is a blob, which is stored once for all of a user's jobs that have it, by its
 digest. A blob of ended jobs, with which their user may submit them again, counts against nobody's
 budget: the oldest of a user are dropped when they take more than `MOST_OF_USER_BYTES`, and those of
-the user who has the most when all together take more than `MOST_BYTES`. Triggers of the schema keep
-the counts, and remove a blob with the last job that names it. The first event of a job or array,
+the user who has the most when all together take more than `MOST_BYTES`. Triggers of the schema
+count these, and remove a blob with the last job that names it. The first event of a job or array,
 with its specification, stands in the same row.
 
 All writes belong to the journal's open transaction.
@@ -14,6 +14,7 @@ All writes belong to the journal's open transaction.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from typing import NamedTuple
 
 from drfd.core.model import events as ev
@@ -38,6 +39,8 @@ class Payload(NamedTuple):
     shared: bytes | None = b""
     #: Signature by which the launcher verifies them; see `drfd.payload.signature`.
     proof: str | None = None
+    #: The key by which a client may repeat its submission.
+    key: str | None = None
 
     @property
     def data(self) -> bytes:
@@ -52,38 +55,51 @@ class StoredSubmissions:
 
     def __init__(self, db: Database) -> None:
         self._db = db
+        #: Bytes of the blobs that live jobs and arrays name, by uid.
+        self.live_bytes = Counter[int](
+            dict(db.rows("select uid, sum(bytes) from blobs where live group by uid"))
+        )
 
-    def add(self, job_id: int, seq: int, event: ev.Submitted | ev.ArraySubmitted) -> None:
-        """Store the first event of a job or array, which has this number."""
+    def add(
+        self,
+        job_id: int,
+        seq: int,
+        event: ev.Submitted | ev.ArraySubmitted,
+        payload: Payload | None,
+    ) -> int:
+        """Store the first event of a job or array, which has this number, and what was signed of
+        it. Return the bytes of what it shares with no other."""
+        uid, blob = event.spec.uid, None
+        own, proof, key = None, None, None
+        if payload is not None:
+            own, shared, proof, key = payload
+            assert shared is not None
+            blob = self._name_blob(uid, shared)
+        head, spec = records.without_spec(event), records.encode(event.spec)
         self._db.execute(
-            "insert into submissions (job_id, uid, seq, event, spec) values (?, ?, ?, ?, ?)",
-            (
-                *(job_id, event.spec.uid, seq),
-                *(records.without_spec(event), records.encode(event.spec)),
-            ),
+            "insert into submissions (job_id, uid, seq, key, proof, blob, event, spec, own)"
+            " values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (job_id, uid, seq, key, proof, blob, head, spec, own),
         )
         if event.spec.again is not None:
             query = "insert or ignore into repeats values (?, ?)"
             self._db.execute(query, (event.spec.again.of, job_id))
+        return len(head) + len(spec) + len(own or b"")
 
-    def put(self, job_id: int, uid: int, payload: Payload, key: str | None = None) -> None:
-        """Store what was signed of a user's new job or array."""
-        assert payload.shared is not None
-        with self._db.reported("write"):
-            self._db.begin()
-            digest = hashlib.blake2b(payload.shared, digest_size=16).digest()
-            blob, uses = self._db.execute(
-                "insert into blobs (uid, digest, bytes, uses, live) values (?, ?, ?, 1, 1)"
-                " on conflict (uid, digest) do update set uses = uses + 1, live = live + 1"
-                " returning id, uses",
-                (uid, digest, len(payload.shared)),
-            ).fetchone()
-            if uses == 1:
-                self._db.execute("insert into blob_data values (?, ?)", (blob, payload.shared))
-            self._db.execute(
-                "update submissions set key = ?, proof = ?, own = ?, blob = ? where job_id = ?",
-                (key, payload.proof, payload.own, blob, job_id),
-            )
+    def _name_blob(self, uid: int, data: bytes) -> int:
+        """Return the id of the user's blob with these data, which one more live job names."""
+        digest = hashlib.blake2b(data, digest_size=16).digest()
+        blob, uses, live = self._db.execute(
+            "insert into blobs (uid, digest, bytes, uses, live) values (?, ?, ?, 1, 1)"
+            " on conflict (uid, digest) do update set uses = uses + 1, live = live + 1"
+            " returning id, uses, live",
+            (uid, digest, len(data)),
+        ).fetchone()
+        if uses == 1:
+            self._db.execute("insert into blob_data values (?, ?)", (blob, data))
+        if live == 1:
+            self.live_bytes[uid] += len(data)
+        return int(blob)
 
     def get(self, job_id: int) -> Payload | None:
         """Return what was signed of a live or ended job or array, or None."""
@@ -103,42 +119,33 @@ class StoredSubmissions:
 
     def end(self, job_id: int) -> None:
         """Keep the submission of a job or array that has ended for its user's next one."""
-        with self._db.reported("write"):
-            self._db.execute(
-                "update stored set live_bytes = live_bytes - ended.bytes from (select uid,"
-                " length(event) + length(spec) + ifnull(length(own), 0) as bytes from submissions"
-                " where job_id = ?) as ended where stored.uid in (-1, ended.uid)",
-                (job_id,),
-            )
-            query = (
-                "update blobs set live = live - 1 where id = (select blob from submissions"
-                " where job_id = ?) returning uid, id"
-            )
-            for uid, blob in self._db.execute(query, (job_id,)).fetchall():
-                for _ in range(_MOST_DROPPED):
-                    has_too_much = self._has_too_much(uid)
-                    if has_too_much is None:
-                        return
-                    self._db.execute(
-                        "delete from blobs where id ="
-                        " (select id from blobs where uid = ? and live = 0 order by id limit 1)",
-                        (has_too_much,),
-                    )
-                if self._has_too_much(uid) is not None:
-                    self._db.execute("delete from blobs where id = ? and live = 0", (blob,))
+        query = (
+            "update blobs set live = live - 1 where id = (select blob from submissions"
+            " where job_id = ?) returning uid, id, live, bytes"
+        )
+        for uid, blob, live, size in self._db.execute(query, (job_id,)).fetchall():
+            if live:
+                continue
+            self.live_bytes[uid] -= size
+            for _ in range(_MOST_DROPPED):
+                has_too_much = self._has_too_much(uid)
+                if has_too_much is None:
+                    return
+                self._db.execute(
+                    "delete from blobs where id ="
+                    " (select id from blobs where uid = ? and live = 0 order by id limit 1)",
+                    (has_too_much,),
+                )
+            if self._has_too_much(uid) is not None:
+                self._db.execute("delete from blobs where id = ?", (blob,))
 
     def _has_too_much(self, uid: int) -> int | None:
         """Return whose oldest blob is to be dropped after an end of this user's, or None."""
-        query = "select past_bytes from stored where uid in (?, ?) order by uid"
+        query = "select bytes from past_blobs where uid in (?, ?) order by uid"
         (in_total,), (own,) = self._db.execute(query, (_ALL, uid)).fetchall()
         if own > MOST_OF_USER_BYTES:
             return uid
         if in_total > MOST_BYTES:
-            query = "select uid from stored where uid != ? order by past_bytes desc limit 1"
+            query = "select uid from past_blobs where uid != ? order by bytes desc limit 1"
             return int(self._db.execute(query, (_ALL,)).fetchone()[0])
         return None
-
-    def live_bytes(self, uid: int = _ALL) -> int:
-        """Return the bytes stored for live jobs and arrays of a user, or of all users."""
-        row = self._db.row("select live_bytes from stored where uid = ?", (uid,))
-        return 0 if row is None else int(row[0])

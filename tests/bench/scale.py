@@ -101,9 +101,8 @@ def write_journal(path: Path, events: Iterable[ev.Submitted | ev.ArraySubmitted]
     journal = Journal(path)
     ledger = journal.load(Axes())
     for number, event in enumerate(events):
-        journal.append(event, ledger.apply(event), ledger.latest_array)
-        job_id = event.array_id if isinstance(event, ev.ArraySubmitted) else event.job_id
-        journal.submissions.put(job_id, event.spec.uid, payload(ENV, *event.spec.argv))
+        signed = payload(ENV, *event.spec.argv)
+        journal.append(event, ledger.apply(event), ledger.latest_array, signed)
         if number % _COMMIT == 0:
             journal.commit()
     journal.commit()

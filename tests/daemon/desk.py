@@ -16,7 +16,6 @@ from drfd.common.errors import DrfdError, HostError
 from drfd.core.decisions.stimuli import Actor, RemovedReport, Stimulus
 from drfd.core.explain.forecast import Forecast
 from drfd.core.fairness.rules import Rules
-from drfd.core.ledger.queue import ArrayState
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, Now
 from drfd.daemon.children.children import Children
@@ -95,10 +94,10 @@ class FullDisk(Journal):
         super().rollback()
         self.has_events = False
 
-    def append(self, event: ev.Event, job: Job | None, array_state: ArrayState | None) -> None:
+    def append(self, event: ev.Event, *more: Any) -> None:
         if self.is_full and type(event) is self.refused_kind:
             raise HostError("journal", "cannot write the journal: disk is full")
-        super().append(event, job, array_state)
+        super().append(event, *more)
         self.has_events = True
 
 

@@ -14,11 +14,10 @@ from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.stimuli import Actor, Now, Tick
 from drfd.core.fairness.rules import Pool, Preempting, ReservationSettings, Rules
 from drfd.core.ledger.ledger import Ledger
-from drfd.core.ledger.queue import ArrayState
 from drfd.core.model import events as ev
 from drfd.core.model.effects import Freeze, Kill, Launch, RemoveAttempt, Terminate
 from drfd.core.model.hours import LimitHours, LimitSteps
-from drfd.core.model.job import Broken, Dependency, Job, JobSpec, Outcome, RequiredOutcome
+from drfd.core.model.job import Broken, Dependency, JobSpec, Outcome, RequiredOutcome
 from drfd.core.model.resources import Axes, ClusterNode
 from drfd.core.scheduling.debts import Debt
 from drfd.daemon.engine.engine import Inbox, Work
@@ -91,13 +90,13 @@ def states(shell: Shell) -> dict[int, str]:
 def test_a_submission_that_comes_twice_in_one_turn_is_one(shell, spans):
     """Its client has lost the connection, and asks again before the first is answered."""
     answers: list[Any] = []
-    asked = replace(asks(held=True), spans=spans)
-    shell.engine.turn([Work(asked, PAYLOAD, answers.append, "k") for _ in range(2)])
+    asked, signed = replace(asks(held=True), spans=spans), PAYLOAD._replace(key="k")
+    shell.engine.turn([Work(asked, signed, answers.append) for _ in range(2)])
     assert answers[0] == answers[1]
     kind = ev.ArraySubmitted if spans else ev.Submitted
     assert [type(event) for event in answers[0]] == [kind]
     next_id = shell.engine.ledger.next_id
-    shell.engine.turn([Work(asks(actor=BOB), PAYLOAD, answers.append, "k")])
+    shell.engine.turn([Work(asks(actor=BOB), signed, answers.append)])
     assert answers[-1][0].job_id == next_id, "another user's key is another key"
     assert shell.host.take() == [Launch(next_id, 1)]
 
@@ -310,8 +309,8 @@ class WithoutMemory(FullDisk):
             raise MemoryError
         Journal.commit(self)
 
-    def append(self, event: ev.Event, job: Job | None, array_state: ArrayState | None) -> None:
-        Journal.append(self, event, job, array_state)
+    def append(self, event: ev.Event, *more: Any) -> None:
+        Journal.append(self, event, *more)
         if self.is_full and type(event) is self.refused_kind:
             raise MemoryError
 

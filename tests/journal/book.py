@@ -27,11 +27,13 @@ class Book:
         self.journal = journal
         self.ledger = journal.load(Axes())
 
-    def enter(self, *events: ev.Event, at_s: float | None = None) -> None:
+    def enter(
+        self, *events: ev.Event, at_s: float | None = None, signed: Payload | None = None
+    ) -> None:
         """Record events as the engine does, by a clock that is set by hand."""
         for event in events:
             dated = event if at_s is None else structs.replace(event, at_s=at_s)
-            apply_and_append(self.journal, dated, self.ledger)
+            apply_and_append(self.journal, dated, self.ledger, signed)
 
     def submit(
         self,
@@ -40,23 +42,27 @@ class Book:
         actor: Actor = ALICE,
         at_s: float | None = None,
         signed: Payload | None = None,
-        key: str | None = None,
         **changes: Any,
     ) -> None:
         """`changes`: fields of the job's specification."""
         asked = replace(spec(f"root.{actor.user}", actor=actor), **changes)
-        self.enter(happened(ev.Submitted, job_id, spec=asked), at_s=at_s)
-        if signed is not None:
-            self.journal.submissions.put(job_id, asked.uid, signed, key)
+        self.enter(happened(ev.Submitted, job_id, spec=asked), at_s=at_s, signed=signed)
 
     def submit_array(
-        self, array_id: int, size: int, *, actor: Actor = ALICE, **changes: Any
+        self,
+        array_id: int,
+        size: int,
+        *,
+        actor: Actor = ALICE,
+        signed: Payload | None = None,
+        **changes: Any,
     ) -> None:
         """Its tasks have the ids after its own."""
         asked = replace(spec(f"root.{actor.user}", actor=actor), **changes)
         spans = ((1, size, 1),)
         self.enter(
-            ev.ArraySubmitted(array_id=array_id, at_s=1.0, spec=asked, spans=spans, at_once=None)
+            ev.ArraySubmitted(array_id=array_id, at_s=1.0, spec=asked, spans=spans, at_once=None),
+            signed=signed,
         )
 
     def cancel(self, *ids: int, at_s: float | None = None) -> None:
@@ -70,8 +76,8 @@ class Book:
         self, job_id: int, at_s: float, *, actor: Actor = ALICE, **changes: Any
     ) -> None:
         """A job with everything that may belong to one, which is over at once."""
-        asked = {"command": LONG, "signed": payload({"A": "b"}), **changes}
-        self.submit(job_id, actor=actor, at_s=at_s, key=f"key-{job_id}", **asked)
+        asked = {"command": LONG, "signed": payload({"A": "b"}, key=f"key-{job_id}"), **changes}
+        self.submit(job_id, actor=actor, at_s=at_s, **asked)
         self.journal.put_curve(job_id, CURVE)
         self.cancel(job_id, at_s=at_s)
         self.journal.commit()

@@ -192,8 +192,8 @@ def test_the_bytes_are_those_that_were_signed_and_the_last_job_with_a_key_counts
     book, open_journal
 ):
     first, second = payload({"A": "b"}, "x", "ü" * 5000, proof="p"), payload({"A": "b"}, "y")
-    book.submit(1, signed=first, key="k")
-    book.submit(2, signed=second, key="k")
+    book.submit(1, signed=first._replace(key="k"))
+    book.submit(2, signed=second._replace(key="k"))
     book.journal.commit()
     kept = open_journal().submissions
     assert [kept.get(job_id) for job_id in (1, 2, 3)] == [first, second, None]

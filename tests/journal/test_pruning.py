@@ -60,8 +60,7 @@ def test_what_lives_stays_whatever_its_age(book, path):
 def test_an_array_goes_as_a_whole_when_its_last_task_is_old_enough(book, path):
     """Without its array, a task that has no record would be nobody; without the records of its
     tasks, an array would take them for such."""
-    book.submit_array(1, 4, command=LONG)
-    book.journal.submissions.put(1, ALICE.uid, payload({"A": "b"}))
+    book.submit_array(1, 4, command=LONG, signed=payload({"A": "b"}))
     for job_id in (2, 3):
         book.cancel(job_id, at_s=float(job_id))
     book.live_and_end(6, at_s=3.5)
@@ -204,8 +203,7 @@ while True:
     ids = []
     for _ in range(3):
         event = ev.Submitted(job_id=ledger.next_id, at_s=1.0, spec=spec)
-        journal.append(event, ledger.apply(event), None)
-        journal.submissions.put(event.job_id, spec.uid, Payload(b"true", b"x" * 2000))
+        journal.append(event, ledger.apply(event), None, Payload(b"true", b"x" * 2000))
         ids.append(event.job_id)
     if turn % 2:
         event = ev.Cancelled(job_id=ids[0], at_s=2.0, by="alice")
@@ -242,24 +240,25 @@ def test_nothing_acknowledged_is_lost_by_a_kill(path, open_journal):
 REMOVER = (
     OPEN
     + """
-def apply_and_append(journal, event, ledger):
-    journal.append(event, ledger.apply(event), ledger.latest_array)
+def apply_and_append(journal, event, ledger, signed=None):
+    journal.append(event, ledger.apply(event), ledger.latest_array, signed)
 
 while True:
     for number in range(30):
         here = replace(spec, command=command_text([f"{ledger.next_id // 7} " + "x" * 3000]))
         job_id, at_s = ledger.next_id, float(ledger.next_id)
+        shared = b"%d" % (job_id // 3) * 2000
+        signed = Payload(b"true", shared, key=f"key-{job_id}")
         if number % 5:
-            apply_and_append(journal, ev.Submitted(job_id=job_id, at_s=at_s, spec=here), ledger)
+            event = ev.Submitted(job_id=job_id, at_s=at_s, spec=here)
+            apply_and_append(journal, event, ledger, signed)
         else:
             spans = ((0, 9, 1),)
             array = ev.ArraySubmitted(array_id=job_id, at_s=at_s, spec=here, spans=spans,
                                       at_once=None)
-            apply_and_append(journal, array, ledger)
+            apply_and_append(journal, array, ledger, signed)
             task = ev.Cancelled(job_id=job_id + 3, at_s=at_s, by="alice")
             apply_and_append(journal, task, ledger)
-        signed = Payload(b"true", b"%d" % (job_id // 3) * 2000)
-        journal.submissions.put(job_id, spec.uid, signed, f"key-{job_id}")
         if number % 10:
             tasks = [*ledger.arrays[job_id].unmaterialized] if job_id in ledger.arrays else [job_id]
             for each in tasks:
@@ -320,13 +319,8 @@ def check_records(db: sqlite3.Connection) -> None:
         f"select blob, count(*), sum(job_id in {live}) from submissions where blob is not null"
         " group by blob order by blob"
     )
-    query = (
-        "select ifnull(sum(length(event) + length(spec) + ifnull(length(own), 0)), 0) from"
-        f" submissions where job_id in {live}"
-    )
-    sums = "select (select ifnull(sum(bytes), 0) from blobs where live), live_bytes from stored"
-    blob_bytes, live_bytes = db.execute(f"{sums} where uid = -1").fetchone()
-    assert db.execute(query).fetchone() == (live_bytes - blob_bytes,)
+    past = "(select ifnull(sum(bytes), 0) from blobs where live = 0)"
+    assert db.execute(f"select {past} = bytes from past_blobs where uid = -1").fetchone() == (1,)
     counts = db.execute("select id, uses, live from blobs order by id").fetchall()
     assert [each for each in db.execute(named) if (each[0],) in blobs] == counts
 

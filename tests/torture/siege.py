@@ -428,9 +428,7 @@ class Siege:
                 self.deviations.append("the events make other books")
             for name in self._workers:
                 self._check_worker(name, journal)
-        with closing(sqlite3.connect(path)) as database:
-            query = "select live_bytes from stored where uid = -1"
-            if database.execute(query).fetchone() != (0,):
+            if journal.live_bytes_in_total():
                 self.deviations.append("the payload of a job that is over is kept as a live one's")
 
     @staticmethod

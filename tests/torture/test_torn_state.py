@@ -55,8 +55,7 @@ def state(tmp_path_factory) -> State:
             submitted = ev.Submitted(
                 job_id=number, at_s=float(number), spec=spec(name=f"n{number}")
             )
-            apply_and_append(journal, submitted, ledger)
-            journal.submissions.put(number, submitted.spec.uid, payload({"BULK": "b" * 300}))
+            apply_and_append(journal, submitted, ledger, payload({"BULK": "b" * 300}))
             apply_and_append(
                 journal, ev.Admitted(job_id=number, at_s=number + 0.5, attempt=1), ledger
             )

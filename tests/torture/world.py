@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import drfd.core.scheduling.scheduler as scheduling
 from drfd.common.errors import DrfdError, HostError
@@ -22,7 +23,6 @@ from drfd.core.decisions.outcome import deadline_mono_s
 from drfd.core.decisions.reconciliation import leftovers, missing_attempts
 from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
-from drfd.core.ledger.queue import ArrayState
 from drfd.core.model import events as ev
 from drfd.core.model.effects import Effect
 from drfd.core.model.job import Job, JobState, Outcome
@@ -64,9 +64,9 @@ class Witness(Journal):
         self.durable: list[ev.Event] = []
         self.fault = ""
 
-    def append(self, event: ev.Event, job: Job | None, array_state: ArrayState | None) -> None:
+    def append(self, event: ev.Event, *more: Any) -> None:
         self.pending.append(event)
-        super().append(event, job, array_state)
+        super().append(event, *more)
 
     def commit(self) -> None:
         fault = self.fault

@@ -88,8 +88,6 @@ class Work:
     stimulus: st.Stimulus
     payload: Payload | None = None
     answer: Answer | None = None
-    #: The key by which a client may repeat its submission, or None.
-    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,10 +269,10 @@ class Engine:
         self._inbox.add(work)
 
     async def submit_and_wait(
-        self, stimulus: st.Stimulus, payload: Payload | None = None, key: str | None = None
+        self, stimulus: st.Stimulus, payload: Payload | None = None
     ) -> list[ev.Event]:
         """Queue a stimulus and return the events that it has caused, once they are durable. Raises
-        Refused, or HostError if they could not be recorded. `key`: see `Work`."""
+        Refused, or HostError if they could not be recorded."""
         future: asyncio.Future[list[ev.Event]] = asyncio.get_running_loop().create_future()
 
         def answer(result: list[ev.Event] | DrfdError) -> None:
@@ -285,7 +283,7 @@ class Engine:
             else:
                 future.set_result(result)
 
-        self.submit(Work(stimulus, payload, answer, key))
+        self.submit(Work(stimulus, payload, answer))
         return await future
 
     def _run_turn(self, batch: list[Work]) -> Work | None:
@@ -614,19 +612,16 @@ class Engine:
         except Refused as refusal:
             return refusal
         for event in events:
-            self._record(event)
-            if isinstance(event, ev.Submitted | ev.ArraySubmitted) and work.payload is not None:
-                job_id = event.job_id if isinstance(event, ev.Submitted) else event.array_id
-                self.journal.submissions.put(job_id, event.spec.uid, work.payload, work.key)
+            self._record(event, work.payload)
         return events
 
     def _repeated(self, work: Work) -> ev.Event | None:
         """Return the event of the submission that this one repeats, perhaps of this very turn, or
         None. A submission of another account that had the same uid is not repeated."""
-        if work.key is None or not isinstance(work.stimulus, st.SubmitAsked):
+        if work.payload is None or not isinstance(work.stimulus, st.SubmitAsked):
             return None
-        spec = work.stimulus.spec
-        job_id = self.journal.submissions.job_of(spec.uid, work.key)
+        spec, key = work.stimulus.spec, work.payload.key
+        job_id = None if key is None else self.journal.submissions.job_of(spec.uid, key)
         if job_id is None:
             return None
         event = next(self.journal.events(job_id))
@@ -741,7 +736,7 @@ class Engine:
         self._has_new_runs, self._runs_due_mono_s = False, self.clock().mono_s + _RUNS_S
         self.journal.put_past_runs(digest(rules_text(self._ordinary)), self.scheduler.past_runs)
 
-    def _record(self, event: ev.Event) -> None:
+    def _record(self, event: ev.Event, payload: Payload | None = None) -> None:
         if isinstance(event, ev.Cleaned | ev.Requeued | ev.Retried):
             # The usage is read before a requeueing resets it.
             ended = self.ledger.jobs[event.job_id]
@@ -752,7 +747,7 @@ class Engine:
         if isinstance(event, ev.Altered):
             self.scheduler.forget_reservation(event.job_id, self.ledger)
         job = self.ledger.apply(event)
-        self.journal.append(event, job, self.ledger.latest_array)
+        self.journal.append(event, job, self.ledger.latest_array, payload)
         self._wants_pass = True
         if job is not None:
             self.scheduler.note(job)

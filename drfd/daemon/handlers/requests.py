@@ -387,7 +387,7 @@ class Requests:
                 hint=NO_KEY_HINT,
             )
         payload = payload_of(request)
-        event, *_ = await self.engine.submit_and_wait(asked, payload, request.key)
+        event, *_ = await self.engine.submit_and_wait(asked, payload)
         if isinstance(event, ev.Submitted):
             reply = self._with_drain({"id": event.job_id})
         else:

@@ -146,7 +146,7 @@ def spec_for(request: SubmitRequest, actor: Actor, gid: int, terms: SubmitTerms)
 
 def payload_of(request: SubmitRequest) -> Payload:
     """Return the bytes that the request's user has signed."""
-    return Payload(*encode(to_builtins(request)), request.proof)
+    return Payload(*encode(to_builtins(request)), request.proof, request.key)
 
 
 def _node_for(request: SubmitRequest, home: str) -> str:
