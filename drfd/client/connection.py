@@ -13,6 +13,7 @@ import time
 from _collections_abc import Callable
 from itertools import islice
 from select import select
+from time import time_ns
 
 from drfd.common.errors import BY_KIND, DrfdError, Refused, Unavailable
 from drfd.linux.unix_sockets import at_socket, peer_of
@@ -299,7 +300,7 @@ class Connection:
     def submit(self, **fields: object) -> replies.SubmitReply:
         """Submit a job. A submission whose reply was lost is sent again with the same key, so that
         it is queued once."""
-        return self._only(self._submit_together([{"key": os.urandom(12).hex(), **fields}]))
+        return self._only(self._submit_together([{"key": new_key(), **fields}]))
 
     def send_submission(self, job: Mapping[str, object]) -> None:
         """Send a submission, with its key; `submitted` returns the reply."""
@@ -322,7 +323,7 @@ class Connection:
     ) -> Iterator[replies.SubmitReply | DrfdError]:
         """Submit many jobs, and yield the reply or the refusal of each, in order. Those that are
         sent together share commits of the daemon's journal."""
-        left = ({"key": os.urandom(12).hex(), **fields} for fields in jobs)
+        left = ({"key": new_key(), **fields} for fields in jobs)
         while some := list(islice(left, _TOGETHER)):
             yield from self._submit_together(some)
 
@@ -465,6 +466,12 @@ def choose(explicit: str | None, *, start: Start | None) -> Connection:
         return Connection(SYSTEM_SOCKET)
     is_inside = "DRF_JOB_ID" in os.environ
     return Connection(user_socket(os.environ), start=None if is_inside else start)
+
+
+def new_key() -> str:
+    """Return a key for a submission. It begins with the time, so that a user's keys come to the end
+    of the journal's index: each of random ones would write another page."""
+    return f"{time_ns():016x}{os.urandom(8).hex()}"
 
 
 def count_resources(client: Connection, capacity: Mapping[str, int]) -> Mapping[str, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from drfd.client.connection import choose
+from drfd.client.connection import choose, new_key
 from drfd.client.submission import submission
 from drfd.payload.environment import ATTACHED, as_given, capture
 from drfd_cli.submission import job_line
@@ -176,7 +176,7 @@ def attached(line: JobLine, client: Connection, *, slurm: Translation | None = N
         job = client.addressed(request_of(line, attach=attach_socket.path, slurm=slurm))
         if not line.values["no_warnings"]:
             warn(line, job)
-        job = {"key": os.urandom(12).hex(), **job}
+        job = {"key": new_key(), **job}
         client.send_submission(job)
 
         # From here on the daemon is at work; what follows is slow to load.
