@@ -632,7 +632,7 @@ class Engine:
         """Return the stimulus with facts from the journal about its jobs. They are read only now,
         because jobs may have ended earlier in this turn."""
         match stimulus := work.stimulus:
-            case st.SubmitAsked():
+            case st.SubmitAsked() if stimulus.spec.after:
                 return replace(stimulus, ended=self.ended(stimulus.spec.after))
             case st.ChangeAsked() if stimulus.change.after is not None:
                 wanted = stimulus.change.after

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 from drfd import __version__
-from drfd.common.errors import HostError, NotPermitted, Refused, Unavailable
+from drfd.common.errors import DrfdError, HostError, NotPermitted, Refused, Unavailable
 from drfd.common.indices import read_array
 from drfd.common.units import show_size
 from drfd.core.decisions import stimuli as st
@@ -342,11 +342,22 @@ class Requests:
     async def _submit(
         self, actor: st.Actor, request: msg.SubmitRequest, gid: int
     ) -> replies.SubmitReply | replies.DryRunReply:
-        """Check a submission and queue it; of one that was sent before, return the job."""
-        if request.key is not None:
-            known = self.engine.journal.submissions.job_of(actor.uid, request.key)
-            if known is not None and self._lookup.user_of(known) == actor.user:
-                return self._submitted(known)
+        """Check a submission and queue it. Of one that was sent before, return the job, also if it
+        would be refused now."""
+        try:
+            return await self._queue(actor, request, gid)
+        except DrfdError:
+            key, known = request.key, None
+            if key is not None and not request.dry_run:
+                known = self.engine.journal.submissions.job_of(actor.uid, key)
+            if known is None or self._lookup.user_of(known) != actor.user:
+                raise
+            return self._submitted(known)
+
+    async def _queue(
+        self, actor: st.Actor, request: msg.SubmitRequest, gid: int
+    ) -> replies.SubmitReply | replies.DryRunReply:
+        """Check a submission and queue it, unless it was sent before. Raises DrfdError."""
         if not request.dry_run:
             self.reserves.refuse_submission(actor)
         if request.again is not None:
