@@ -114,17 +114,12 @@ def _as_spans(run: list[int]) -> Iterator[Span]:
 
 def joined(ids: Iterable[int]) -> list[Ids]:
     """Return ids as ranges in order."""
-    return merged((each, each) for each in ids)
-
-
-def merged(ids: Iterable[Ids]) -> list[Ids]:
-    """Return the ranges in order, with adjacent ones joined."""
     found: list[Ids] = []
-    for first, last in sorted(ids):
-        if found and found[-1][1] == first - 1:
-            found[-1] = found[-1][0], last
+    for each in sorted(ids):
+        if found and found[-1][1] == each - 1:
+            found[-1] = found[-1][0], each
         else:
-            found.append((first, last))
+            found.append((each, each))
     return found
 
 

@@ -18,7 +18,6 @@ from drfd.common.indices import (
     count_of,
     gaps,
     joined,
-    merged,
     read_array,
     show_spans,
 )
@@ -438,7 +437,6 @@ def test_ranges_and_the_gaps_between_them_are_all_there_is(ids):
     ranges, rest = joined(sorted(ids)), gaps(sorted(ids), 1, 30)
     assert {each for low, high in ranges for each in range(low, high + 1)} == ids
     assert {each for low, high in rest for each in range(low, high + 1)} == {*range(1, 31)} - ids
-    assert merged([*ranges, *rest]) == [(1, 30)]
 
 
 def test_single_indices_that_lie_evenly_apart_are_shown_as_a_range():

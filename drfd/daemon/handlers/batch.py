@@ -34,7 +34,7 @@ from drfd.protocol.requests import Selection
 #: Jobs decided in one turn of the engine.
 _AT_ONCE = 25
 #: Tasks of an array that are cancelled in one turn of the engine.
-_CANCELLED_AT_ONCE = 200
+_CANCELLED_AT_ONCE = 100
 #: Refusals of named jobs in a reply, at most: a request may name a hundred thousand that are over,
 #: or never were.
 _MOST_REFUSALS = 1000
