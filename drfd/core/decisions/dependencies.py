@@ -273,25 +273,26 @@ def report_ends(ledger: Ledger, at_s: float, most: float = inf) -> Iterator[ev.E
             by_owner[job.spec.user].append(-job_id)
         turns = deque(_news(ledger, sorted(ids), at_s) for ids in by_owner.values())
         while turns and left > 0:
-            event = next(turns[0], None)
+            event, cost = next(turns[0], (None, 0))
             if event is None:
                 turns.popleft()
                 continue
             turns.rotate(-1)
             yield event
-            left -= 1 + (len(event.ends) if isinstance(event, ev.DependencySettled) else 0) // 32
+            left -= cost
 
 
-def _news(ledger: Ledger, ids: Iterable[int], at_s: float) -> Iterator[ev.JobEvent]:
-    """Yield the events of one owner's ends, and of jobs to be cancelled, by negated ids."""
+def _news(ledger: Ledger, ids: Iterable[int], at_s: float) -> Iterator[tuple[ev.JobEvent, int]]:
+    """Yield the events of one owner's ends, and of jobs to be cancelled, by negated ids, each with
+    the number of events that cost as much work."""
     for each in ids:
         while each < 0 and -each in ledger.doomed:
-            yield _cancelled(ledger, -each, at_s)
+            yield _cancelled(ledger, -each, at_s), 1
         for job_id in sorted(ledger.dependents.get(each, ())):
             # It may have been told meanwhile.
             job = ledger.find_common(job_id)
             if job is not None and job_id in ledger.dependents.get(each, ()):
-                yield _settled_for(ledger, job)
+                yield _settled_for(ledger, job), 1 + len(job.awaits) // _DEPENDENCIES
 
 
 def _cancelled(ledger: Ledger, job_id: int, at_s: float) -> ev.Cancelled:
