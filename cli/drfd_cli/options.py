@@ -256,12 +256,6 @@ def prints_result(*, columns: Columns | None = None) -> Callable[[F], F]:
     return add
 
 
-def asked_form() -> Form:
-    """Return the form that the command line being run asks for."""
-    given = click.get_current_context().params
-    return Form(**{name: given[name] for name in FORM if name in given})
-
-
 class KnowingOthers(click.Command):
     """A command that knows the options that other programs have in place of its own."""
 

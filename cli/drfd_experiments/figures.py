@@ -34,8 +34,6 @@ class Panel:
     top: float | None = None
     #: Whether a curve is level until its next point, rather than straight between points.
     steps: bool = False
-    #: Whether the x axis is logarithmic; then no x is below 1.
-    log_x: bool = False
 
 
 #: A cell of a table, or None if it is empty.

@@ -34,7 +34,7 @@ _MAX, _HIGH = "memory.max", "memory.high"
 #: Columns of a line of /proc/stat: user, system, irq, softirq (proc(5)). Not nice: such processes
 #: get only time that no other process wants.
 _BUSY = (0, 2, 5, 6)
-_NICED, _STOLEN = 1, 7
+_NICED = 1
 #: Words after the name in /proc/PID/stat: utime, stime, cutime, cstime.
 _TIMES = slice(11, 15)
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -130,20 +130,17 @@ class CpuTimes(NamedTuple):
     busy_s: float
     #: Of niced processes.
     niced_s: float
-    #: That a hypervisor has given to other machines while processes here wanted it.
-    stolen_s: float
 
 
 def cpu_times(stat: str, cpus: set[int]) -> CpuTimes:
     """Return the CPU time of these CPUs. `stat` is the text of /proc/stat."""
-    busy = niced = stolen = 0
+    busy = niced = 0
     for line in stat.splitlines():
         name, *numbers = line.split()
         if name.startswith("cpu") and name != "cpu" and int(name[3:]) in cpus:
             busy += sum(int(numbers[at]) for at in _BUSY)
             niced += int(numbers[_NICED])
-            stolen += int(numbers[_STOLEN])
-    return CpuTimes(busy / _TICKS_PER_S, niced / _TICKS_PER_S, stolen / _TICKS_PER_S)
+    return CpuTimes(busy / _TICKS_PER_S, niced / _TICKS_PER_S)
 
 
 def own_memory_limit(proc_self_cgroup: str = _OWN_CGROUPS) -> int:

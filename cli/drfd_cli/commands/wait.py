@@ -102,7 +102,7 @@ def wait_for(
 ) -> WaitReply:
     """Wait until the jobs have ended. Meanwhile print when the launcher is away, and on a terminal,
     unless `is_quiet`, show how far the jobs are."""
-    progress = _Progress(client, ids, is_quiet=is_quiet)
+    progress = _WaitingLine(client, ids, is_quiet=is_quiet)
     try:
         return client.wait(ids, any_one=any_one, timeout_s=timeout_s, meanwhile=progress.look)
     finally:
@@ -249,7 +249,7 @@ def job_line(job: JobView, now_s: float) -> str:
     return f"{name}, ends {output.show_when(now_s + limit_s - ran_s, now_s)} at the latest"
 
 
-class _Progress:
+class _WaitingLine:
     """What is told meanwhile: once that the launcher is away, so that no job starts or ends, and
     once that it is back; on a terminal how far the jobs are, in a line that is rewritten."""
 
