@@ -416,6 +416,15 @@ def test_the_end_of_one_users_job_is_told_beside_a_crowd_that_waits_for_anothers
     assert theirs in [event.job_id for event in books.tell()]
 
 
+def test_the_ends_of_one_users_jobs_are_told_in_the_order_in_which_they_happened():
+    books = Parts(1)
+    first, second = books.submit(spec()), books.submit(spec())
+    waiting = [books.submit(after(each)) for each in (second, first)]
+    books.run(second, 0, 5.0)
+    books.run(first, 0, 6.0)
+    assert [event.job_id for _ in waiting for event in books.tell()] == waiting
+
+
 def test_who_is_not_told_yet_can_be_asked_about_changed_and_cancelled():
     books = Parts(1)
     first = books.submit(spec())

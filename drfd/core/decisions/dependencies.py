@@ -264,14 +264,15 @@ def report_ends(ledger: Ledger, at_s: float, most: float = inf) -> Iterator[ev.E
     ended, left = ledger.dependents.ended, most
     # A job that is cancelled for the end of another is an end for those that wait for it.
     while (ended or ledger.doomed) and left > 0:
-        by_owner = defaultdict[str, list[int]](list)
+        # Ends in the order in which they happened, and jobs to be cancelled.
+        by_owner = defaultdict[str, tuple[list[int], list[int]]](lambda: ([], []))
         for on, end in ended.items():
-            by_owner[end.user].append(on)
-        for job_id in ledger.doomed:
+            by_owner[end.user][0].append(on)
+        for job_id in sorted(ledger.doomed):
             job = ledger.find_common(job_id)
             assert job is not None
-            by_owner[job.spec.user].append(-job_id)
-        turns = deque(_news(ledger, sorted(ids), at_s) for ids in by_owner.values())
+            by_owner[job.spec.user][1].append(job_id)
+        turns = deque(_news(ledger, *ids, at_s) for ids in by_owner.values())
         while turns and left > 0:
             event, cost = next(turns[0], (None, 0))
             if event is None:
@@ -282,16 +283,19 @@ def report_ends(ledger: Ledger, at_s: float, most: float = inf) -> Iterator[ev.E
             left -= cost
 
 
-def _news(ledger: Ledger, ids: Iterable[int], at_s: float) -> Iterator[tuple[ev.JobEvent, int]]:
-    """Yield the events of one owner's ends, and of jobs to be cancelled, by negated ids, each with
-    the number of events that cost as much work."""
-    for each in ids:
-        while each < 0 and -each in ledger.doomed:
-            yield _cancelled(ledger, -each, at_s), 1
-        for job_id in sorted(ledger.dependents.get(each, ())):
+def _news(
+    ledger: Ledger, ended: Iterable[int], doomed: Iterable[int], at_s: float
+) -> Iterator[tuple[ev.JobEvent, int]]:
+    """Yield the events of one owner's jobs to be cancelled, and of ends, each with the number of
+    events that cost as much work."""
+    for job_id in doomed:
+        while job_id in ledger.doomed:
+            yield _cancelled(ledger, job_id, at_s), 1
+    for on in ended:
+        for job_id in sorted(ledger.dependents.get(on, ())):
             # It may have been told meanwhile.
             job = ledger.find_common(job_id)
-            if job is not None and job_id in ledger.dependents.get(each, ()):
+            if job is not None and job_id in ledger.dependents.get(on, ()):
                 yield _settled_for(ledger, job), 1 + len(job.awaits) // _DEPENDENCIES
 
 
