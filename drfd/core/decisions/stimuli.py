@@ -103,9 +103,11 @@ class JobAsked(Stimulus):
     #: The id of the job or array.
     job_id: int
     actor: Actor
+    #: Whether each task of an array gets events of its own: else those without a record share them.
+    each_task: ClassVar[bool] = False
     #: Whether it is only about the tasks of the array that have no record of their own.
     unmaterialized_only: bool = field(default=False, kw_only=True)
-    #: The tasks of the array that are meant, each of which gets events of its own; () for all.
+    #: The tasks of the array that are meant; () for all.
     tasks: tuple[int, ...] = field(default=(), kw_only=True)
 
     def decide(self, ledger: Ledger, rules: Rules) -> list[ev.Event]:
@@ -126,17 +128,16 @@ class JobAsked(Stimulus):
         found: list[ev.Event] = []
         refusals: list[Refused] = []
         tasks, waiting = self.tasks, array_state.unmaterialized
-        is_single = bool(tasks) or isinstance(self, CancelAsked)
         if not tasks:
             live = () if self.unmaterialized_only else sorted(array_state.live)
-            tasks = (*(waiting if is_single or not waiting else [waiting.first]), *live)
+            tasks = (*(waiting if self.each_task or not waiting else [waiting.first]), *live)
         for job_id in tasks:
             try:
                 events = judge(job_requests.owned(ledger, job_id, self.actor))
             except Refused as refusal:
                 refusals.append(refusal)
                 continue
-            if job_id not in array_state.live and not is_single:
+            if job_id not in array_state.live and not self.each_task:
                 # All of these are job events.
                 events = [structs.replace(each, job_id=self.job_id) for each in events]
             found += events
@@ -151,6 +152,8 @@ class JobAsked(Stimulus):
 
 class CancelAsked(JobAsked):
     """A request to end a job, or to take it out of the queue."""
+
+    each_task: ClassVar[bool] = True
 
     def judge(self, job: Job) -> list[ev.Event]:
         by = self.actor.user

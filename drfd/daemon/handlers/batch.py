@@ -175,18 +175,18 @@ class BatchActions:
 
         async for each in InParts(wanted):
             array_state = self.engine.ledger.arrays.get(each.job_id)
+            live = () if array_state is None or each.is_group else sorted(array_state.live)
             is_cancel = make is st.CancelAsked
-            if array_state is None or not (
-                is_cancel or (not each.is_group and len(array_state.live) >= _AT_ONCE)
-            ):
+            if array_state is None or not (is_cancel or len(live) >= _AT_ONCE):
                 add(each)
                 continue
-            ids = [*array_state.unmaterialized] if is_cancel else []
-            for at in range(0, len(ids), _CANCELLED_AT_ONCE):
-                waiting.append(replace(each, tasks=tuple(ids[at : at + _CANCELLED_AT_ONCE])))
-            if array_state.unmaterialized and not is_cancel:
+            if is_cancel:
+                ids = [*array_state.unmaterialized]
+                for at in range(0, len(ids), _CANCELLED_AT_ONCE):
+                    waiting.append(replace(each, tasks=tuple(ids[at : at + _CANCELLED_AT_ONCE])))
+            elif array_state.unmaterialized:
                 add(replace(each, is_group=True))
-            async for job_id in InParts([] if each.is_group else sorted(array_state.live)):
+            async for job_id in InParts(live):
                 add(_Target(each.label, job_id, False))
         return [*waiting, *started]
 
@@ -200,10 +200,12 @@ class BatchActions:
         most = 1 if isinstance(stimulus, st.ChangeAsked) and stimulus.change.after else _AT_ONCE
         at = 0
         while at < len(targets):
-            count = next((n for n, each in enumerate(targets[at : at + most]) if each.tasks), most)
+            # Parts of an array have turns of their own.
+            part = targets[at : at + most]
+            count = next((n for n, each in enumerate(part) if each.tasks), most) or 1
             async with self.turns.next(quota_uid(actor)):
-                await self._ask_some(targets[at : at + max(1, count)], actor, make, result)
-            at += max(1, count)
+                await self._ask_some(part[:count], actor, make, result)
+            at += count
 
     async def _ask_some(
         self, targets: Sequence[_Target], actor: st.Actor, make: MakeStimulus, result: _BatchResult
