@@ -86,28 +86,6 @@ def test_every_state_has_its_sentence_and_the_transitions_are_the_codes_own():
         assert re.findall(pattern, ARCHITECTURE, re.MULTILINE) == found
 
 
-def test_the_decisions_are_numbered_and_all_are_in_the_index():
-    folder = ROOT / "docs" / "decisions"
-    index = dict(re.findall(r"\((\d+-\S+\.md)\) \| (.+) \|", (folder / "README.md").read_text()))
-    listed = {
-        name: [
-            number
-            for part in numbers.split(", ")
-            for number in range(int(part.split("–")[0]), int(part.split("–")[-1]) + 1)
-        ]
-        for name, numbers in index.items()
-    }
-    heads = {
-        path.name: sorted(
-            int(number) for number in re.findall(r"^## (\d+)\. .+$", path.read_text(), re.MULTILINE)
-        )
-        for path in sorted(folder.glob("[0-9]*.md"))
-    }
-    assert listed == heads
-    numbers = sorted(number for found in heads.values() for number in found)
-    assert numbers == list(range(1, len(numbers) + 1))
-
-
 def test_every_dependency_has_its_reason():
     text = (ROOT / "pyproject.toml").read_text()
     block = re.search(r"^dependencies = \[(.*?)\]", text, re.DOTALL | re.MULTILINE)

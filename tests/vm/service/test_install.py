@@ -337,7 +337,7 @@ def test_the_process_that_keeps_the_jobs_unit_alive_can_do_nothing(installed):
 
 @pytest.mark.parametrize("name", ["drfd", "drfd-launcher", "drfd-jobs"])
 def test_its_exposure_is_no_more_than_documented(installed, name):
-    written = (ROOT / "docs/decisions/02-identity-and-trust.md").read_text()
+    written = (ROOT / "docs/decisions.md").read_text()
     (limit,) = re.findall(rf"`{name}` scores (\d+\.\d)", written)
     said = run("systemd-analyze", "security", "--no-pager", name).stdout
     (exposure,) = re.findall(r"Overall exposure level for \S+: (\d+\.\d)", said)
