@@ -58,7 +58,12 @@ def is_quick(item: pytest.Item) -> bool:
     return folder not in SLOW_FOLDERS and not any(marks)
 
 
+#: The mode of /tmp when pytest was started.
+_TMP_MODE = pytest.StashKey[int]()
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_TMP_MODE] = os.stat("/tmp").st_mode
     # Temporary files of others are not taken for a test's; pytest's own stay where they were.
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
     directory = tempfile.TemporaryDirectory(prefix="drfd-", dir="/tmp", ignore_cleanup_errors=True)
@@ -114,6 +119,8 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     yield
+    if os.stat("/tmp").st_mode != item.config.stash[_TMP_MODE]:
+        pytest.fail("the test has changed the rights of /tmp", pytrace=False)
     if is_quick(item) and (left := _left_by(item)):
         pytest.fail(f"the test leaves behind: {left}", pytrace=False)
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -231,7 +232,7 @@ def test_a_file_of_another_user_is_ignored_with_a_line(home, drf, daemon, monkey
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="takes two users")
-def test_a_file_in_another_users_home_is_not_ones_own(tmp_path):
+def test_a_file_in_another_users_home_is_not_ones_own():
     """As after `su`: HOME is the home of before, into which the new user may not look."""
     program = (
         f"import sys; sys.path[:0] = {[str(ROOT), str(ROOT / 'cli')]!r}\n"
@@ -240,16 +241,17 @@ def test_a_file_in_another_users_home_is_not_ones_own(tmp_path):
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "print(personal.read({'HOME': sys.argv[1]}))\n"
     )
-    path = write(tmp_path, 'memory = "1G"\n')
-    words = [sys.executable, "-P", "-c", program, str(tmp_path)]
-    tmp_path.chmod(0o700)
-    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "None\n"
-    # A file that only cannot be read is the caller's own mistake.
-    for place in (tmp_path, *tmp_path.parents[:2]):
-        place.chmod(0o755)
-    path.chmod(0)
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert "cannot read" in done.stderr
+    # Pytest's own are below one that other users may not enter.
+    with tempfile.TemporaryDirectory() as home:
+        path = write(Path(home), 'memory = "1G"\n')
+        words = [sys.executable, "-P", "-c", program, home]
+        done = subprocess.run(words, capture_output=True, text=True, check=True)
+        assert done.stdout == "None\n"
+        # A file that only cannot be read is the caller's own mistake.
+        os.chmod(home, 0o755)
+        path.chmod(0)
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert "cannot read" in done.stderr
 
 
 # -- what is doubted ---------------------------------------------------------------------------
