@@ -27,7 +27,7 @@ GROUPS = {
         "retry": ("submit ended jobs again, as they were or changed", "42 --with '-m 4G'"),
         "exec": ("run a command inside a running job", "42 -- nvidia-smi"),
         "attach": ("return to the terminal of a detached job", "42"),
-        "edit": ("change the command and options of a waiting job in your editor", "42"),
+        "edit": ("change a job in your editor, and submit it anew", "42"),
         "set": ("change resources and options of waiting jobs", "-t 4h -m 16G 42"),
         "cancel": ("cancel waiting jobs, stop running ones", "--state pending --name train"),
         "hold": ("keep waiting jobs from starting", "41 42"),

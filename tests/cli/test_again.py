@@ -383,7 +383,7 @@ class Editor:
         daemon.replies = {
             "submission": lambda request: self.job,
             "submit": {"id": 50},
-            **dict.fromkeys(("set", "hold", "release", "cancel"), done),
+            **dict.fromkeys(("hold", "release", "cancel"), done),
         }
 
     def __call__(self, change: str = "") -> Result:
@@ -451,6 +451,8 @@ RANGED = {"cores_milli": 2000, "cores_max_milli": 8000}
             {"demand": {"memory_bytes": 4 << 30, "gres": {"gpu": 0}, "gres_memory": {"gpu": 0}},
              "name": "yours", "time_limit_s": 7200},
         ),
+        ({}, "s/-o .*/-o x.out/; /retry/d; /-p lab/d",
+         {"stdout": "x.out", "stderr": "x.out", "retry": None, "pool": None}),
         ({}, "s/memory=20G/memory=30G/", {"demand": {"gres_memory": {"gpu": 30 << 30}}}),
         ({}, "s/,memory=20G//", {"demand": {"gres_memory": {"gpu": 0}}}),
         ({}, "s/-c 0.5/-c 2..8/", {"demand": {"cores_milli": 2000, "cores_max_milli": 8000}}),
@@ -458,34 +460,35 @@ RANGED = {"cores_milli": 2000, "cores_max_milli": 8000}
         (RANGED, "s/-c 2[.][.]8/&/", None),
         (RANGED, "s/2[.][.]8/2/", {"demand": {"cores_milli": 2000}}),
         ({}, "s/sweep%2/sweep%4/", {"group": "sweep%4"}),
-        ({}, "/-g sweep/d", {"group": ""}),
+        ({}, "/-g sweep/d", {"group": None}),
         ({}, "s/3:any/4,5/", {"after": [{"id": 4, "want": "ok"}, {"id": 5, "want": "ok"}]}),
-        ({}, "/--after/d", {"after": []}),
+        ({}, "/--after/d", {"after": None}),
     ],
 )  # fmt: skip
-def test_what_can_be_changes_in_place(edit, before, change, fields):
+def test_only_what_was_changed_is_different_in_the_new_job(edit, before, change, fields):
+    """A field that is None here is gone."""
     edit.job["submission"] = {**EDITED, "demand": {**EDITED["demand"], **before}}
     result = edit(change)
-    assert (result.code, result.out) == (0, "" if fields is None else "changed job 42\n")
     if fields is None:
+        assert (result.code, result.out) == (0, "")
         assert edit.told == [], "a change that means the same is none"
         return
+    assert (result.code, result.out) == (0, "submitted job 50 in place of job 42\n")
     if "demand" in fields:
         fields = fields | {"demand": {**EDITED["demand"], **fields["demand"]}}
-    assert edit.told == [{"op": "set", "select": {"ids": [42]}, **fields}]
+    expected = {"op": "submit", **EDITED, **CONDITIONS, **fields}
+    assert edit.told[1] == {name: each for name, each in expected.items() if each is not None}
 
 
-def test_with_another_command_it_is_submitted_anew(edit):
-    """It is held meanwhile, so that both never run; what the file does not name comes along."""
-    result = edit("s/a b/c d/; s/-o .*/-o x.out/; /retry/d; /-p lab/d; /-g sweep/d")
+def test_the_old_job_is_held_until_the_new_one_is_there_and_then_cancelled(edit):
+    """So both never run."""
+    result = edit("s/a b/c d/")
     assert result.out == "submitted job 50 in place of job 42\n"
     hold, submit, cancel = edit.told
     select = {"ids": [42]}
     assert (hold, cancel) == ({"op": "hold", "select": select}, {"op": "cancel", "select": select})
-    changes = {"argv": ["sh", "-c", 'echo "c d"'], "stdout": "x.out", "stderr": "x.out"}
-    expected = {"op": "submit", **EDITED, **CONDITIONS, **changes}
-    del expected["retry"], expected["pool"], expected["group"]
-    assert submit == expected
+    changes = {"argv": ["sh", "-c", 'echo "c d"']}
+    assert submit == {"op": "submit", **EDITED, **CONDITIONS, **changes}
 
 
 @pytest.mark.parametrize("script", [{}, {"script": "#!/bin/sh\n"}])
@@ -524,18 +527,10 @@ def test_if_the_new_one_is_refused_the_old_one_is_as_before(edit, daemon, refuse
     assert edit.ops == ["hold", "submit", "release"]
 
 
-def test_a_held_job_stays_held_and_one_that_an_administrator_holds_is_not_replaced(edit):
+def test_a_held_job_is_held_as_the_new_one_too(edit):
     edit.job |= {"state": "HELD", "conditions": {**CONDITIONS, "held": True}}
     edit("s/a b/c d/")
     assert (edit.ops, edit.told[0]["held"]) == (["submit", "cancel"], True)
-    edit.job["held_by"] = "root"
-    result = edit("s/a b/c d/")
-    assert (result.code, edit.told) == (1, [])
-    assert result.err.startswith(
-        "drf: root holds job 42, so it keeps its id and its command; it stays"
-    )
-    assert "# root holds job 42, so it keeps its id and its command, and of its" in edit.text
-    assert edit("s/my job/yours/").out == "changed job 42\n"
 
 
 def test_one_that_has_started_meanwhile_is_left_alone(edit, daemon):
@@ -543,18 +538,15 @@ def test_one_that_has_started_meanwhile_is_left_alone(edit, daemon):
     daemon.replies["hold"] = {"done": [], "failed": [{"id": 42, "error": error}]}
     assert edit("s/a b/c d/") == Result(1, "", "drf: job 42 is RUNNING\n")
     assert edit.ops == ["hold"]
-    daemon.replies["submission"] = [edit.job, {**edit.job, "state": "RUNNING"}]
-    assert "has started meanwhile" in edit("s/1G/2G/").err
-    assert edit.told == []
 
 
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ("s/-m 1G/-m 1X/", "line 4: Invalid value for '-m' / '--mem': '1X' is not a size"),
-        ("s/-c 0.5/--wait/", "line 3: --wait is no property of a job"),
-        ("s/-p lab/-p lab x/", "line 9: only options of drf submit can stand here"),
-        ("""s/a b"'/a b/""", "line 18: No closing quotation in the command"),
+        ("s/-m 1G/-m 1X/", "line 5: Invalid value for '-m' / '--mem': '1X' is not a size"),
+        ("s/-c 0.5/--wait/", "line 4: --wait is no property of a job"),
+        ("s/-p lab/-p lab x/", "line 10: only options of drf submit can stand here"),
+        ("""s/a b"'/a b/""", "line 19: No closing quotation in the command"),
         ("/^sh/d", "there is no command"),
         ("/-c 0.5/d", "there is no line #DRF -c CORES any more"),
     ],
@@ -571,6 +563,8 @@ def test_what_cannot_be_read_changes_nothing(edit, change, complaint):
         ({"state": "RUNNING"}, "job 42 is RUNNING; only a job that waits or has ended can be"),
         ({"submission": {**EDITED, "array": "0-3"}}, "42 is of an array"),
         ({"submission": {**EDITED, "attach": "/x"}}, "job 42 is attached to a terminal"),
+        ({"awaited": True}, "other jobs wait for job 42"),
+        ({"state": "HELD", "held_by": "root"}, "root holds job 42"),
     ],
 )
 def test_what_cannot_be_edited_is_refused_before_the_editor(edit, more, complaint):
@@ -598,13 +592,13 @@ def test_an_editor_that_fails_changes_nothing(drf, edit, monkeypatch):
     assert "the editor false failed; job 42 stays as it is" in result.err
 
 
-def test_what_cannot_be_changed_here_is_said_before_the_change(edit):
-    edit.job |= {"awaited": True, "conditions": {**CONDITIONS, "begin_s": 1_700_000_000}}
-    edit.job["submission"] = {**EDITED, "notify": {"on": ["end"], "argv": ["mail", "a\nb"]}}
-    assert edit().code == 0
-    head = edit.text.partition("#DRF")[0]
-    assert "# other jobs wait for job 42, so it keeps its id" in head
-    assert all(line.startswith("# ") for line in head.splitlines())
-    assert "other jobs wait for job 42" in edit("s/a b/c d/").err
-    assert edit.told == []
+def test_what_has_no_line_in_the_file_stays_as_it_is(edit):
+    """A text of several lines, and a begin that has passed."""
+    notify = {"on": ["end"], "argv": ["mail", "a\nb"]}
+    edit.job["conditions"] = {**CONDITIONS, "begin_s": 1_700_000_000}
+    edit.job["submission"] = {**EDITED, "notify": notify}
     assert edit("s/1G/2G/").code == 0
+    head = edit.text.partition("#DRF")[0]
+    assert all(line.startswith("# ") for line in head.splitlines())
+    submit = edit.told[1]
+    assert (submit["notify"], submit["begin_s"]) == (notify, 1_700_000_000)

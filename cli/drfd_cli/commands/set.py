@@ -1,5 +1,5 @@
-"""drf set: change the demand and the start conditions of jobs. drf edit: all of a waiting one, in
-an editor."""
+"""drf set: change the demand and the start conditions of jobs. drf edit: submit one job anew, with
+changes made in an editor."""
 
 from __future__ import annotations
 
@@ -190,34 +190,28 @@ def _changes(
 
 
 _HEAD = """\
-# Job {label} waits. Change its options and its command, save, and leave the editor.
-# If nothing is changed, nothing is done. The options are those of drf submit.
+# Job {label} waits. Change its options and its command, save, and leave the editor: the changed
+# job is submitted with a new id, and job {label} is cancelled. If nothing is changed, nothing is
+# done. The options are those of drf submit.
 """
 _ENDED_HEAD = """\
 # Job {label} has ended. Change its options and its command, save, and leave the editor: it is
 # submitted again. If nothing is changed, nothing is done. The options are those of drf submit.
 """
 _SCRIPT = "# The text of the script stays as it was submitted.\n"
-_BOUND = """\
-# {why}, so it keeps its id and its command, and of its options only those of
-# drf set can be changed.
-"""
 _MARK = "#DRF "
 #: Conditions of the start that a job in place of another one has, too.
 _CONDITIONS = ("after", "begin_s", "held")
-#: Fields that can be changed while the job keeps its id, and the values that remove some of them.
-_IN_PLACE = {each.field for each in OPTIONS if each.in_set}
-_NONE: dict[str, object] = {"group": "", "comment": "", "after": [], "begin_s": 0, "priority": 0}
 
 
 @click.command("edit")
 @job_id
 def edit(job_id: Ref) -> None:
-    """Change the command and the options of a waiting job in $VISUAL or $EDITOR.
+    """Change the command and the options of a job that waits or has ended in $VISUAL or $EDITOR.
 
-    What drf set can change is changed in place. With another command or other options the job is
-    submitted anew, with its environment and script, and the old one is cancelled: it gets a new id
-    and goes behind your other jobs. A job that has ended is submitted again, as by drf retry.
+    The changed job is submitted anew, with its environment and script: it gets a new id and goes
+    behind your other jobs. The waiting one is cancelled; drf set changes a job that shall keep its
+    id and its place.
     """
     client = connect()
     reply = client.submission(job_id)
@@ -241,13 +235,10 @@ def edit(job_id: Ref) -> None:
         if isinstance(changed[name], dict):
             changed[name] = {**dict.fromkeys(before.fields[name]), **changed[name]}
     changes = replace(found, fields=changed, gone=frozenset(gone))
-    is_in_place = set(changed) <= _IN_PLACE and gone <= set(_NONE)
-    if not reply["live"]:
-        _retry(client, job_id, changes)
-    elif found.words == before.words and not changes.export and is_in_place:
-        _set(client, job_id, {**changed, **{name: _NONE[name] for name in gone}})
-    else:
+    if reply["live"]:
         _replace(client, reply, changes)
+    else:
+        _retry(client, job_id, changes)
 
 
 def _demand(before: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -269,7 +260,8 @@ def _demand(before: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, A
 
 
 def _refuse_unfit(reply: SubmissionReply) -> None:
-    """Raise Refused for what is not one job that waits or has ended."""
+    """Raise Refused for what is not one job that waits or has ended, and for a waiting one whose
+    place no other job can take."""
     label, fields = reply["label"], reply["submission"]
     if "array" in fields:
         raise Refused(
@@ -284,6 +276,14 @@ def _refuse_unfit(reply: SubmissionReply) -> None:
         )
     if "attach" in fields:
         raise Refused("not-editable", f"job {label} is attached to a terminal (drf run)")
+    sets = "drf set changes its demand and most of its options"
+    if reply.get("awaited"):
+        hint = f"{sets}; drf set --after '' frees the jobs that wait for it"
+        raise Refused("awaited", f"other jobs wait for job {label}", hint=hint)
+    if "held_by" in reply:
+        by = output.clean(reply["held_by"])
+        hint = f"{sets}; {by} can release it"
+        raise Refused("held-by-admin", f"{by} holds job {label}", hint=hint)
 
 
 def _written(reply: SubmissionReply) -> str:
@@ -293,23 +293,8 @@ def _written(reply: SubmissionReply) -> str:
     words = [each for each in map(shlex.join, words_of(fields)) if each.isprintable()]
     lines = "".join(f"{_MARK}{each}\n" for each in words)
     about = _SCRIPT if "script" in fields else ""
-    bound = _bound(reply)
-    about += "" if bound is None else _BOUND.format(why=bound.text)
     head = (_HEAD if reply["live"] else _ENDED_HEAD).format(label=reply["label"])
     return f"{head}{about}{lines}\n{shlex.join(fields['argv'])}\n"
-
-
-def _bound(reply: SubmissionReply) -> Refused | None:
-    """Return why no other job can take the place of this one, or None."""
-    label, sets = reply["label"], "drf set changes its demand"
-    if reply.get("awaited"):
-        hint = f"{sets}; drf set --after '' frees the jobs that wait for it"
-        return Refused("awaited", f"other jobs wait for job {label}", hint=hint)
-    if "held_by" in reply:
-        by = output.clean(reply["held_by"])
-        hint = f"{sets}; {by} can release it"
-        return Refused("held-by-admin", f"{by} holds job {label}", hint=hint)
-    return None
 
 
 def _conditions(reply: SubmissionReply) -> dict[str, object]:
@@ -381,15 +366,6 @@ def _edited(text: str, label: str, client: Connection) -> Edits | None:
                     raise
 
 
-def _set(client: Connection, ref: Ref, changed: Mapping[str, Any]) -> None:
-    """Change a job that waits and keeps its id. Raises Refused."""
-    if client.submission(ref)["state"] not in output.WAITING:
-        raise Refused("not-waiting", f"job {ref} has started meanwhile; it stays as it is")
-    reply = client.request("set", select={"ids": [ref]}, **changed)
-    _raise_failure(reply)
-    output.tell(f"changed job {ref}")
-
-
 def _retry(client: Connection, ref: Ref, changes: Edits) -> None:
     """Submit an ended job again with the changes. Raises Refused."""
     again = submit_again(client, [ref], changes, say=output.say)
@@ -406,10 +382,6 @@ def _raise_failure(reply: Any) -> None:
 def _replace(client: Connection, reply: SubmissionReply, changes: Edits) -> None:
     """Submit a job in place of a waiting one. Raises Refused, and then leaves it as it was."""
     label, conditions = reply["label"], reply.get("conditions", {})
-    bound = _bound(reply)
-    if bound is not None:
-        text = f"{bound.text}, so it keeps its id and its command; it stays as it is"
-        raise Refused(bound.code, text, hint=bound.hint)
     fields = changes.applied({"demand": {}, **reply["submission"], **_conditions(reply)})
     select = {"ids": [int(label)]}
     if not conditions.get("held"):
