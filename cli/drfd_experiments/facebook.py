@@ -8,21 +8,24 @@ tasks need; both are drawn at random here, from the seed.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from random import Random
 
 from drfd.common.errors import Refused
 from drfd.sim.workload import SWIM, Workload
 from drfd_experiments.cluster import Batch, Cluster, ClusterRun, SharingScheme, run, vector
-from drfd_experiments.figures import Cell, Figure, Header, Panel, Point, Table
+from drfd_experiments.figures import Cell, Figure, Header, Table, window_means
 
 #: CPUs and GB of the paper's nodes, and the number of slots that it gives them.
 NODE = (16, 32)
 SLOTS = 12
 NODES = 8
 _STEP_S = 300
+#: The windows of the table of use over time.
+_WINDOW_S = 1800
 #: Bytes that a task processes, and its run time.
 _TASK_BYTES = 1_280_000_000
 _TASK_S = 150
@@ -104,7 +107,7 @@ def figure13(load: Load, seed: int, nodes: int = NODES) -> Figure:
     for way, curves, outcome in zip(_WAYS, busy, found, strict=True):
         # The mean is over the time in which jobs were submitted; both run the rest afterwards.
         last = load.jobs[-1][0] // _STEP_S + 1
-        means = [sum(y for _, y in each[:last]) / len(each[:last]) for each in curves]
+        means = [sum(each[:last]) / len(each[:last]) for each in curves]
         rows.append([way.name, *means, outcome.end_s])
     columns = [Header("SHARED BY"), Header("CPU", "%"), Header("MEM", "%"), Header("ALL DONE", "s")]
     return Figure(
@@ -112,16 +115,8 @@ def figure13(load: Load, seed: int, nodes: int = NODES) -> Figure:
         title="Figure 13: use of CPUs and memory, DRF against slots",
         about=_about(load, nodes),
         tables=[
-            Table(title="Mean use until the last job was submitted", columns=columns, rows=rows)
-        ],
-        panels=[
-            Panel(
-                title=title, x="seconds", y="part in use", top=1.0,
-                curves={
-                    way.name: curves[axis] for way, curves in zip(_WAYS, busy, strict=True)
-                },
-            )
-            for axis, title in enumerate(("CPU", "Memory"))
+            Table(title="Mean use until the last job was submitted", columns=columns, rows=rows),
+            _time_table(busy),
         ],
         notes=[
             "The paper: DRF uses more of both than slots do, since a slot is as large for a small "
@@ -135,16 +130,12 @@ def figure13(load: Load, seed: int, nodes: int = NODES) -> Figure:
 def figure14(load: Load, seed: int, nodes: int = NODES) -> Figure:
     times = [_times_by_size(outcome) for outcome in outcomes(load, seed, nodes)]
     rows: list[list[Cell]] = []
-    bars: list[Point] = []
-    names = _size_names()
-    for at, name in enumerate(names):
+    for at, name in enumerate(_size_names()):
         drf, slots = (each[at] for each in times)
         if not drf:
             continue
         means = sum(drf) / len(drf), sum(slots) / len(slots)
-        saved = 1 - means[0] / means[1]
-        bars.append((float(at), saved))
-        rows.append([name, len(drf), *means, saved])
+        rows.append([name, len(drf), *means, 1 - means[0] / means[1]])
     columns = [
         Header("TASKS"), Header("JOBS"), Header("DRF", "s"), Header(f"{SLOTS} SLOTS", "s"),
         Header("SHORTER BY", "%"),
@@ -154,12 +145,6 @@ def figure14(load: Load, seed: int, nodes: int = NODES) -> Figure:
         title="Figure 14: how much sooner jobs end under DRF than with slots",
         about=_about(load, nodes),
         tables=[Table(title="Mean time from submission to end", columns=columns, rows=rows)],
-        panels=[
-            Panel(
-                title="Time saved by DRF, by number of tasks", x="", y="part",
-                curves={"saved": bars}, names=names,
-            )
-        ],
         notes=[
             "The paper: from 3 % longer for the smallest jobs to 66 % shorter for large ones.",
             "A job of few tasks ends when its longest one does, under any policy, unless it waits.",
@@ -179,16 +164,26 @@ def _about(load: Load, nodes: int) -> list[str]:
     ]
 
 
-def _busy(outcome: ClusterRun, tops: list[int]) -> list[list[Point]]:
-    """Return for each resource the part in use over time."""
+def _time_table(busy: Sequence[Sequence[Sequence[float]]]) -> Table:
+    """Return the mean use of each resource in each half hour, by way of sharing; the way that is
+    done sooner has empty cells."""
+    size = _WINDOW_S // _STEP_S
+    curves = [window_means(each[axis], size) for axis in range(2) for each in busy]
+    rows: list[list[Cell]] = [
+        [number * _WINDOW_S, *row] for number, row in enumerate(zip_longest(*curves))
+    ]
+    columns = [Header(f"{way.name}: {name}", "%") for name in ("CPU", "MEM") for way in _WAYS]
+    title = "Mean use in each half hour"
+    return Table(title=title, columns=[Header("SECOND"), *columns], rows=rows)
+
+
+def _busy(outcome: ClusterRun, tops: list[int]) -> list[list[float]]:
+    """Return for each resource the part in use in each step."""
     totals = [
         [sum(column) for column in zip(*rows, strict=True)]
         for rows in zip(*outcome.held.values(), strict=True)
     ]
-    return [
-        [(at * _STEP_S, row[axis] / top) for at, row in enumerate(totals)]
-        for axis, top in enumerate(tops)
-    ]
+    return [[row[axis] / top for row in totals] for axis, top in enumerate(tops)]
 
 
 def _times_by_size(outcome: ClusterRun) -> list[list[float]]:

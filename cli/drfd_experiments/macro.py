@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from drfd_experiments.cluster import Batch, Cluster, ClusterRun, SharingScheme, run, vector
-from drfd_experiments.figures import Cell, Figure, Header, Panel, Table
+from drfd_experiments.figures import Cell, Figure, Header, Table
 
 NODE = (8, 6)
 NODES = 48
@@ -92,28 +92,13 @@ def figure(
     """Return a figure: 9 and 10 count the large and the small jobs, 11 and 12 time them."""
     kind = LARGE if number in (9, 11) else SMALL
     found = results(seed, swap_cost, nodes, run_s)
-    title, y = (
-        (f"{kind.name} jobs completed", "jobs")
-        if number in (9, 10)
-        else (f"mean response time of {kind.name} jobs", "seconds")
-    )
-    values = [
-        each.jobs(kind) if number in (9, 10) else each.response_s(kind) or 0.0 for each in found
-    ]
-    bars = {"simulated": [(float(at), float(value)) for at, value in enumerate(values)]}
-    if number == 9:
-        said = enumerate(PAPER_LARGE.values())
-        bars["the paper"] = [(float(at), float(value)) for at, value in said]
+    counts = f"{kind.name} jobs completed"
+    title = counts if number in (9, 10) else f"mean response time of {kind.name} jobs"
     return Figure(
         name=f"fig{number}",
         title=f"Figure {number}: {title}",
         about=about(nodes, run_s, swap_cost),
         tables=[_table(found)],
-        panels=[
-            Panel(
-                title=title, x="", y=y, curves=bars, names=[each.way.name for each in found]
-            )
-        ],
         notes=_notes(found, swap_cost),
     )  # fmt: skip
 

@@ -10,7 +10,7 @@ from functools import partial
 
 from drfd_experiments.alloc import Allocation, Spec, User, allocate
 from drfd_experiments.cluster import Batch, Cluster, SharingScheme, run, vector
-from drfd_experiments.figures import Cell, Figure, Header, Panel, Point, Table
+from drfd_experiments.figures import Cell, Figure, Header, Table, window_means
 
 #: Resource → the amount of it, and user → the amounts of one task.
 _PAPER_MACHINE = {"CPU": 9, "memory": 18}
@@ -64,15 +64,12 @@ def figure4() -> Figure:
         "drf": "3 and 2 tasks", "asset": "2.5 and 2.2 tasks", "ceei": "4.1 and 1.6 tasks",
     }  # fmt: skip
     rows: list[list[Cell]] = []
-    bars: dict[str, list[tuple[float, float]]] = {}
-    for at, policy in enumerate(paper):
+    for policy in paper:
         found = divide(_PAPER_MACHINE, _PAPER_USERS, policy)
         for user, parts in found.shares.items():
             row = [float(part) for part in parts.values()]
             said = paper[policy] if user == "A" else ""
             rows.append([_NAMES[policy], user, float(found.tasks[user]), *row, said])
-            for resource, part in parts.items():
-                bars.setdefault(f"{user}, {resource}", []).append((at, float(part)))
     columns = [
         Header("POLICY"), Header("USER"), Header("TASKS"), Header("CPU", "%"), Header("MEM", "%"),
         Header("THE PAPER"),
@@ -83,8 +80,6 @@ def figure4() -> Figure:
         about=["9 CPUs and 18 GB as in Table 1, with tasks that can be cut.",
                "Asset fairness counts 1 CPU as worth 2 GB, for the machine has twice as many."],
         tables=[Table(title="What each user gets", columns=columns, rows=rows)],
-        panels=[Panel(title="Shares by policy", x="", y="share", curves=bars, top=1.0,
-                      names=[_NAMES[policy] for policy in paper])],
         notes=[
             "Only DRF gives both the same dominant share, 2/3.",
             "CEEI's part of A is given in the paper as 4.1 CPUs (45/11); of B, 4.9 CPUs.",
@@ -213,8 +208,7 @@ def figure8(seed: int, *, nodes: int = NODES, phase_s: int = _PHASE_S) -> Figure
             f"Tasks run about {_TASK_S} s (the paper does not say); each runs on one node.",
             "A running task keeps what it has: a new phase comes in as the old tasks end.",
         ],
-        tables=[phase_table(shares, phase_s, nodes)],
-        panels=panels(shares),
+        tables=[phase_table(shares, phase_s, nodes), time_table(shares, phase_s // 4)],
         notes=[
             "DRF evens out the dominant shares; whole tasks on single nodes keep it from the share "
             "that tasks would have that could be cut.",
@@ -250,15 +244,16 @@ def phase_table(shares: Shares, phase_s: int, nodes: int) -> Table:
     return Table(title="Mean shares in the second half of each phase", columns=columns, rows=rows)
 
 
-def panels(shares: Shares) -> list[Panel]:
-    def curves(value: int | None) -> dict[str, list[Point]]:
-        return {
-            job: [(at, max(row) if value is None else row[value]) for at, row in enumerate(rows)]
-            for job, rows in shares.items()
-        }
-
-    names = (("CPU", 0), ("Memory", 1), ("Dominant share", None))
-    return [
-        Panel(title=name, x="seconds", y="share", curves=curves(value), top=1.0, steps=True)
-        for name, value in names
+def time_table(shares: Shares, window_s: int) -> Table:
+    """Return the mean shares of both jobs in each window of the run."""
+    curves = [
+        window_means([parts[axis] for parts in shares[job]], window_s)
+        for axis in range(2)
+        for job in JOBS
     ]
+    rows: list[list[Cell]] = [
+        [number * window_s, *row] for number, row in enumerate(zip(*curves, strict=True))
+    ]
+    columns = [Header(f"{job}: {name}", "%") for name in ("CPU", "MEM") for job in JOBS]
+    title = f"Mean shares in each {window_s} seconds"
+    return Table(title=title, columns=[Header("SECOND"), *columns], rows=rows)

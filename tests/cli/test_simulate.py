@@ -15,14 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.cells import cell_len
 
 from cli.drf import DRF, ROOT, Result
-from cli.test_status import ACCENTED, MARKED, WIDE
 from drfd.daemon.config import parse
 from drfd_cli.commands import simulate
 from drfd_cli.demo import private_daemon
-from drfd_experiments.figures import Panel, draw
 
 # -- alloc -------------------------------------------------------------------------------------
 
@@ -404,54 +401,3 @@ def test_a_signal_waits_for_the_end_of_the_cleaning_up():
         done.append("more")
     assert done == ["all"]
     assert signal.getsignal(signal.SIGINT) is before
-
-
-CURVES = Panel(
-    title="Shares", x="seconds", y="share", top=1.0, steps=True,
-    curves={"ann": [(0.0, 1.0), (50.0, 0.5), (100.0, 0.5)], "bob": [(0.0, 0.0), (50.0, 0.5)]},
-)  # fmt: skip
-BARS = Panel(
-    title="Jobs", x="", y="jobs", names=["DRF", "slots"],
-    curves={"done": [(0.0, 35.0), (1.0, 7.0)]},
-)  # fmt: skip
-HOSTILE = ("$\\frac{1}$", "_apt", "<b>&amp;", "a\x1b[31mb\x07", "ü" * 90)
-
-
-@pytest.fixture
-def narrow(plain, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "30")
-
-
-def test_curves_stand_where_their_values_are_and_bars_are_as_long(narrow):
-    assert draw(CURVES).splitlines() == [
-        "Shares",
-        "100% │oooooooooooo",
-        *["     │"] * 4,
-        " 50% │            =ooooooooooo",
-        *["     │"] * 4,
-        "  0% │++++++++++++",
-        "     └────────────────────────",
-        "      0            100 seconds",
-        "      o ann   + bob   = several",
-    ]
-    bars = ["Jobs", "DRF   │" + "█" * 14 + " 35", "slots │" + "█" * 3 + " 7"]
-    assert draw(BARS).splitlines() == bars
-    # Nothing to draw is no reason to fail.
-    assert draw(Panel(title="x", x="s", y="part", curves={})).startswith("x\n")
-    assert draw(Panel(title="x", x="", y="jobs", curves={"a": [(0.0, 0.0)]}, names=["b"]))
-
-
-def test_bars_begin_below_each_other_whatever_signs_are_in_their_names():
-    names = (ACCENTED, MARKED, WIDE, "plain")
-    curves = {"done": [(float(at), 1.0) for at in range(len(names))]}
-    bars = draw(Panel(title="t", x="", y="", names=names, curves=curves)).splitlines()[1:]
-    assert len(bars) == len(names)
-    assert len({cell_len(line[: line.index("│")]) for line in bars}) == 1
-
-
-def test_other_peoples_names_are_harmless(narrow):
-    panel = Panel(
-        title=HOSTILE[3], x="s", y="share", curves={name: [(0.0, 1.0)] for name in HOSTILE}
-    )
-    drawn = draw(panel)
-    assert "\x1b" not in drawn and "\x07" not in drawn

@@ -279,8 +279,9 @@ def test_figure_8_shares_are_the_papers_in_each_phase():
     assert third == pytest.approx((0.43, 0.43), abs=0.06), "fragmented"
     ideal = column(figure, "IF CUT")
     assert ideal == pytest.approx([0.741, 0.741, 0.5, 0.5, 0.5, 0.5], abs=0.001)
-    assert [panel.title for panel in figure.panels] == ["CPU", "Memory", "Dominant share"]
-    assert len(figure.panels[0].curves["job 1"]) == 180
+    over_time = figure.tables[1]
+    assert [row[0] for row in over_time.rows] == list(range(0, 180, 15))
+    assert over_time.rows[3][1:] == pytest.approx((0.25, 0.75, 0.714, 0.214), abs=0.03)
 
 
 @pytest.fixture(scope="module")
