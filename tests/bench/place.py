@@ -14,6 +14,7 @@ does slows both.
 from __future__ import annotations
 
 import argparse
+import compileall
 import os
 import pwd
 import resource
@@ -30,6 +31,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import drfd
+import drfd_cli
 from drfd.client.connection import Connection
 from drfd.daemon.spawn import group_for
 from drfd.launcher.runner.starter.sources import PROGRAM, NotCompiled, compile_starter
@@ -75,8 +78,10 @@ class Chosen:
 
 def options_of(name: str, text: str | None) -> argparse.ArgumentParser:
     """For the arguments of a benchmark. What it has made is taken away, too, when it is told to
-    end."""
+    end. The program is compiled before: with PYTHONDONTWRITEBYTECODE each start would do it."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for package in (drfd, drfd_cli):
+        compileall.compile_dir(Path(package.__file__).parent, quiet=2)
     return argparse.ArgumentParser(
         prog=f"python -m {name}",
         description=text,
