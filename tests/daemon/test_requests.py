@@ -57,6 +57,7 @@ from fakes import (
     BOB,
     GIB,
     demand,
+    ended,
     launched,
     now,
     rules,
@@ -665,6 +666,21 @@ async def test_a_shutdown_that_kills_stops_what_runs_and_starts_nothing(desk):
     await desk.finish(1, signal=15, exit_code=None)
     assert (await desk.ask(ADMIN, op="show", id=1))["job"]["state"] == "CANCELLED"
     assert (await desk.ask(ADMIN, op="show", id=2))["job"]["state"] == "PENDING"
+
+
+async def test_a_job_that_has_ended_is_refused_by_name_and_meant_by_no_filter(desk):
+    """While it was removed, "cancelled" was said of it."""
+    await desk.submit(ALICE)
+    await desk.feed(launched(1), ended(1))
+    reply = await desk.ask(ALICE, op="cancel", select={"ids": [1]})
+    (failure,) = reply["failed"]
+    assert (reply["done"], failure["error"]["code"]) == ([], "ended")
+    assert failure["error"]["text"] == "job 1 has already ended: COMPLETED"
+    reply = await desk.ask(ALICE, op="cancel", select={"everything": True})
+    assert reply == {"done": [], "failed": []}
+    reply = await desk.ask(ADMIN, op="shutdown", kill_jobs=True)
+    assert reply == {"done": [], "failed": [], "running": [1]} | THERE
+    desk.shell.host.take()
 
 
 async def test_doctor_tells_what_is_enforced_and_what_is_wrong(desk):

@@ -547,12 +547,16 @@ class Breached(Report, frozen=True, kw_only=True):
 def stop(job: Job, now: Now, outcome: Outcome, text: str) -> list[ev.Event]:
     """Return the request to stop, or nothing if the job is being stopped or has ended already. A
     job that was to be requeued or retried ends instead."""
-    is_ended = job.state is JobState.CLEANING and job.outcome is not None
-    is_over = is_ended and not (job.is_to_retry and outcome is Outcome.CANCELLED)
-    if is_over or (job.stop is not None and job.stop.outcome is not None):
+    is_retried = job.is_to_retry and outcome is not Outcome.CANCELLED
+    if is_retried or is_over(job) or (job.stop is not None and job.stop.outcome is not None):
         return []
     at_s, mono_s = now.at_s, now.mono_s
     return [ev.StopRequested(job.id, at_s, mono_s=mono_s, outcome=outcome, text=text)]
+
+
+def is_over(job: Job) -> bool:
+    """Return whether the job's last attempt has ended; what is left of it may still be there."""
+    return job.state is JobState.CLEANING and job.outcome is not None and not job.is_to_retry
 
 
 #: What the launcher reports on an attempt.

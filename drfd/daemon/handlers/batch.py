@@ -18,7 +18,7 @@ from drfd.common.indices import joined, read_group, show_spans
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.job_requests import may_touch, no_such
 from drfd.core.model import events as ev
-from drfd.core.model.job import DEPENDENCY_BYTES, Tasks, UserGroup
+from drfd.core.model.job import DEPENDENCY_BYTES, Job, Outcome, Tasks, UserGroup
 from drfd.core.model.options import Changes
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.handlers.submission import dependencies
@@ -70,7 +70,12 @@ class _BatchResult:
     events: dict[str, list[ev.Event]] = field(default_factory=dict)
     #: The first refusal of each label, of the first `most` labels.
     refused: dict[str, Refused] = field(default_factory=dict)
-    most: float = inf
+    #: Whether the jobs are named by their ids: else those that are over are not meant.
+    are_named: bool = True
+
+    @property
+    def most(self) -> float:
+        return _MOST_REFUSALS if self.are_named else inf
 
 
 @dataclass
@@ -84,7 +89,7 @@ class BatchActions:
         """Submit a stimulus for every selected job, some in each turn of the user; the refusal of
         one does not stop the others."""
         failed: list[Failure] = []
-        result = _BatchResult(most=_MOST_REFUSALS if select.ids else inf)
+        result = _BatchResult(are_named=bool(select.ids))
         wanted: list[_Target] = []
         unnamed, turn = 0, partial(self.turns.next, quota_uid(actor))
         with self.quotas.keeping(quota_uid(actor)) as keep:
@@ -119,8 +124,9 @@ class BatchActions:
                 if each.label not in result.refused or len(failed) >= result.most:
                     unnamed += 1
                     continue
-                error = error_view(self._explain_refusal(each.job_id, result.refused[each.label]))
-                failed.append({"id": each.job_id, "error": error})
+                refusal = self._explain_refusal(each.job_id, result.refused[each.label])
+                if result.are_named or refusal.code != "ended":
+                    failed.append({"id": each.job_id, "error": error_view(refusal)})
                 continue
             done[each.label] = each.job_id
             has_labels |= each.label != str(each.job_id)
@@ -216,7 +222,10 @@ class BatchActions:
         outcomes = await asyncio.gather(
             *(self.engine.submit_and_wait(stimulus) for stimulus in stimuli), return_exceptions=True
         )
+        is_cancel = isinstance(stimuli[0], st.CancelAsked)
         for target, outcome in zip(targets, outcomes, strict=True):
+            if is_cancel and outcome == []:
+                outcome = self._refuse_ended(target.job_id) or outcome
             if isinstance(outcome, Refused):
                 if len(result.refused) < result.most:
                     result.refused.setdefault(target.label, outcome)
@@ -224,7 +233,7 @@ class BatchActions:
                 raise outcome
             else:
                 result.events.setdefault(target.label, []).extend(outcome)
-        if not actor.is_admin and not isinstance(stimuli[0], st.CancelAsked):
+        if not actor.is_admin and not is_cancel:
             # A cancellation is a job's last change, and is charged with its submission.
             count = sum(len(outcome) for outcome in outcomes if isinstance(outcome, list))
             self.quotas.take(quota_uid(actor), count, _size_of(stimuli[0]))
@@ -248,16 +257,27 @@ class BatchActions:
         ]
         return show_spans(array_state.array.spans_of(*joined(same)))
 
+    def _refuse_ended(self, job_id: int) -> Refused | None:
+        """Return the refusal to cancel a job that has ended otherwise and is being removed."""
+        job = self.engine.ledger.jobs.get(job_id)
+        if job is None or job.outcome in (None, Outcome.CANCELLED) or not st.is_over(job):
+            return None
+        return _ended(job, job.outcome)
+
     def _explain_refusal(self, job_id: int, refusal: Refused) -> Refused:
         """Return a refusal that says how the job ended, or else `refusal` itself."""
         if refusal.code != "no-such-job":
             return refusal
         job = self.engine.journal.job(job_id)
         if job is not None:
-            return Refused("ended", f"job {job.label} has already ended: {job.shown_state}")
+            return _ended(job, job.shown_state)
         if self.lookup.any_array(job_id) is not None:
             return Refused("ended", f"all tasks of array {job_id} have already ended")
         return refusal
+
+
+def _ended(job: Job, how: str) -> Refused:
+    return Refused("ended", f"job {job.label} has already ended: {how}")
 
 
 def _target_of(row: Row) -> _Target:

@@ -712,7 +712,9 @@ class Requests:
         running = sorted(job.id for job in self.engine.ledger.allocated_jobs())
         reply: replies.BatchReply = {"done": [], "failed": []}
         if request.kill_jobs:
-            reply = await self._batch.ask(actor, Selection(ids=list(running)), st.CancelAsked)
+            jobs = self.engine.ledger.jobs
+            ids: list[msg.Ref] = [each for each in running if not st.is_over(jobs[each])]
+            reply = await self._batch.ask(actor, Selection(ids=ids), st.CancelAsked)
         self.shut_down(after_jobs=request.kill_jobs)
         return {**reply, "running": running, **self._service_state()}
 
