@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from drfd.common.errors import DrfdError
+from drfd.common.errors import ConfigError, DrfdError
 from drfd_cli.options import colour_option
 from drfd_cli.output import clean, say
 from drfd_cli.start import replace_characters
@@ -233,7 +233,9 @@ def leave(error: BaseException) -> NoReturn:
         case click.exceptions.Abort() | KeyboardInterrupt():
             sys.exit(130)
         case DrfdError():
-            say(str(error))
+            # A file with several mistakes has a line for each.
+            for line in str(error).split("\n") if isinstance(error, ConfigError) else [str(error)]:
+                say(line)
             sys.exit(error.exit_code)
         case OSError():
             # A full disk, or a directory that cannot be made: print the system's message in one

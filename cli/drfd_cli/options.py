@@ -104,7 +104,7 @@ def _or_latest(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
 
 
 job_id = click.argument(
-    "job_id", metavar="ID", required=False, type=QuantityParam("ID", _id), callback=_or_latest
+    "job_id", metavar="[ID]", required=False, type=QuantityParam("ID", _id), callback=_or_latest
 )
 
 
@@ -152,7 +152,7 @@ def job_ids(*, required: bool, only_read: bool = False) -> Callable[[F], F]:
     themselves stay as they are (`only_read`), a name means the latest job of that name.
     """
     return click.argument(
-        "ids", metavar="IDS...", nargs=-1, required=False, type=_READ_IDS if only_read else IDS,
+        "ids", metavar="[IDS...]", nargs=-1, required=False, type=_READ_IDS if only_read else IDS,
         callback=_or_latest if required else _flat,
     )  # fmt: skip
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
@@ -117,17 +117,17 @@ def latest(connect: Callable[[], Connection]) -> Ref | None:
     return _recent(connect(), 1)["id"]
 
 
-def latest_running(connect: Callable[[], Connection]) -> Ref | None:
-    """Return the caller's latest running job if a person at a terminal asks, and say so; else
-    None. Raises Refused if none runs."""
+def latest_in(connect: Callable[[], Connection], states: Collection[str], fact: str) -> Ref | None:
+    """Return the caller's latest job in one of these states if a person at a terminal asks, and say
+    so; else None. Raises Refused if there is none: `no job of yours {fact}`."""
     if not is_person_here():
         return None
     found: list[RecentJobView] = connect().request("recent", limit=_MOST)["recent"]
-    running = next((job for job in found if job["state"] == "RUNNING"), None)
-    if running is None:
-        raise Refused("no-such-job", "no job of yours runs")
-    _tell(running)
-    return running["id"]
+    job = next((job for job in found if job["live"] and job["state"] in states), None)
+    if job is None:
+        raise Refused("no-such-job", f"no job of yours {fact}")
+    _tell(job)
+    return job["id"]
 
 
 def _recent(client: Connection, back: int) -> RecentJobView:

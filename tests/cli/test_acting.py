@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from canned import CannedDaemon, Message
+from cli.drf import Result
 from drfd.client import connection
 from drfd.common.units import clock_time
 from drfd_cli.commands import job_actions
@@ -436,3 +437,9 @@ def test_nobody_waits_for_a_launcher_that_is_stopped(drf, daemon, monkeypatch, i
         f"drf: {AWAY['text']} (the request is kept: the jobs are stopped when "
         "the launcher is back, and then drfd ends)\n"
     )
+
+
+def test_each_mistake_of_a_configuration_has_a_line(drf, daemon, refuse):
+    """They were one line, with a ? between them."""
+    daemon.replies = {"reload": refuse("ConfigError", text="drfd.toml: a: one\ndrfd.toml: b: two")}
+    assert drf("reload") == Result(78, "", "drf: drfd.toml: a: one\ndrf: drfd.toml: b: two\n")

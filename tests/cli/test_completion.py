@@ -137,6 +137,15 @@ def test_a_change_of_the_latest_job_is_asked_about(
     assert done == ([[43]] if is_done else [])
 
 
+def test_no_job_that_has_ended_is_to_be_changed(drf, knowing, person, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    ended = [each for each in JOBS if not each["live"]]
+    knowing.replies["recent"] = {"recent": [*ended, JOBS[1]]}
+    assert drf("cancel").err.startswith("drf: job 42 (train)\ncancel job 42? ")
+    knowing.replies["recent"] = {"recent": ended}
+    assert drf("cancel") == Result(1, "", "drf: no job of yours waits or runs\n")
+
+
 def test_a_command_without_a_job_is_for_the_latest_that_runs(drf, knowing, monkeypatch):
     result = drf("exec", "--", "true")
     assert (result.code, knowing.requests) == (2, [])

@@ -155,6 +155,17 @@ def test_a_bad_file_is_refused_with_the_place_and_the_cure(home, drf, daemon, te
     assert drf("status").code == drf("submit", "--help").code == 0, "they work all the same"
 
 
+def test_a_default_that_this_machine_cannot_keep_is_named_with_its_line(home, drf, monkeypatch):
+    """Without sendmail, a user was told to write --notify-command, and had written nothing."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr("drfd.client.submission.SENDMAIL", ())
+    path = write(home, 'memory = "1G"\nnotify = ["fail"]\n')
+    result = drf("submit", "--", "true")
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith(f"drf: {path}, line 2: notify: there is no way to tell you: ")
+    assert drf("submit", "--notify", "end", "--", "true").err.startswith("drf: there is no way")
+
+
 def test_the_live_view_has_the_columns_that_the_user_likes(home, drf):
     assert own_columns() == []
     write(home, 'columns = ["submitted_at", "priority"]')

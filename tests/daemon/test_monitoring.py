@@ -607,7 +607,7 @@ def test_below_the_reserve_of_disk_users_submit_and_change_nothing(tmp_path):
             refuse(ALICE)
         assert (caught.value.code, caught.value.exit_code) == ("short-of-disk", 1)
         assert str(caught.value).startswith(f"{what}: the disk of {tmp_path} has ")
-        assert "(delete files there; the administrator can lower reserve_disk" in str(caught.value)
+        assert "where the journal is; the administrator can lower reserve_disk" in str(caught.value)
         refuse(ADMIN)
     assert [each.code for each in kept.shortages()] == [DISK]
     assert kept.warnings() == [f"{kept.shortages()[0].text} ({kept.shortages()[0].cure})"]

@@ -40,7 +40,7 @@ class _ExecCommand(GroupedHelp):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args[:1] == ["--"] and not ctx.resilient_parsing:
-            found = which_job.latest_running(connect)
+            found = which_job.latest_in(connect, ("RUNNING",), "runs")
             if found is None:
                 raise click.UsageError("name the job: drf exec ID -- CMD", ctx)
             args = [str(found), *args]

@@ -89,7 +89,7 @@ def act(
     if chosen.get("group") is not None:
         select["group"] = chosen["group"]
     if not any(select.values()):
-        found = which_job.latest(connect)
+        found = which_job.latest_in(connect, output.LIVE, "waits or runs")
         if found is None:
             raise click.UsageError(
                 "name jobs by their ids, or choose with --user, --name, --group, --state, --all"

@@ -11,6 +11,7 @@ import os
 
 from drfd.client.connection import choose, new_key
 from drfd.client.submission import submission
+from drfd.common.errors import Refused
 from drfd.payload.environment import ATTACHED, as_given, capture
 from drfd_cli.submission import job_line
 from drfd_cli.submission.job_line import WrongWords, say
@@ -66,9 +67,16 @@ def request_of(
         from drfd_cli.slurm.batch_script import variables
 
         env = variables(env, slurm)
-    return submission(
-        line.argv, env, line.values, cwd=line.values.get("cwd"), script=line.script, attach=attach
-    )
+    try:
+        return submission(
+            line.argv, env, line.values, cwd=line.values.get("cwd"), script=line.script,
+            attach=attach,
+        )  # fmt: skip
+    except Refused as error:
+        own = [each.place for each in line.settings if each.option == "--notify"]
+        if error.code != "no-notice" or not own:
+            raise
+        raise Refused(error.code, f"{own[0]}: {error.text}", hint=error.hint) from None
 
 
 def warn(line: JobLine, request: Mapping[str, Any], *, called: str = "drf submit") -> None:

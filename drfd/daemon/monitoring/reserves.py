@@ -132,7 +132,10 @@ class Reserves:
             f"the disk of {self._directory} has {show_size(free)} free, and the last "
             f"{show_size(kept)} are kept for the ends of jobs"
         )
-        cure = "delete files there; the administrator can lower reserve_disk under [limits]"
+        cure = (
+            f"delete files on the file system of {self._directory}, where the journal is; the "
+            "administrator can lower reserve_disk under [limits]"
+        )
         return [ReserveShortage(DISK, free, kept, text, "submissions and changes", cure)]
 
     def _of_memory(self) -> list[ReserveShortage]:
