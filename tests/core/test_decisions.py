@@ -784,23 +784,25 @@ def test_the_reason_says_what_was_short_and_when_it_is_tried_again(bench):
 # -- the owner is notified of an end ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("gone", [True, False])
-def test_a_job_that_is_over_keeps_only_what_its_notification_may_use(gone):
+@pytest.mark.parametrize(
+    ("gone", "tells", "is_given_back"),
+    [(True, "end", True), (False, "end", False), (True, "fail", False)],
+)
+def test_a_job_that_is_over_keeps_only_what_its_notification_may_use(gone, tells, is_given_back):
     """The whole machine waited for a command of thirty seconds. As long as something of the job is
-    left, nothing is given back."""
+    left, nothing is given back; and without a notification all of it when it is removed."""
     bench = Bench(with_gpus(1))
     asks = replace(demand(9, 18, read=1000), gres=(("gpu", 1),))
-    tells = ("end",)
-    job_id = bench.start(spec(asks=asks, notify=tells))
+    job_id = bench.start(spec(asks=asks, notify=(tells,)))
     other = bench.submit(of_gpus(1))
     bench.feed(ended(job_id, gone=gone))
     bench.ledger.check()
     held = bench.rules.axes.resources(bench.ledger.allocation(bench.job(job_id)))
-    assert held == (demand(0.25, 0.25, read=1000) if gone else asks)
-    assert bench.schedule() == ([other] if gone else [])
+    assert held == (demand(0.25, 0.25, read=1000) if is_given_back else asks)
+    assert bench.schedule() == ([other] if is_given_back else [])
     bench.ledger.check()
     bench.feed(st.RemovedReport(now().at_s, job_id, 1, notice="told"))
-    assert bench.schedule() == ([] if gone else [other])
+    assert bench.schedule() == ([] if is_given_back else [other])
 
 
 def test_an_attempt_that_is_tried_again_keeps_all_until_it_is_removed():

@@ -1,36 +1,25 @@
-"""Random lives of many jobs: whatever is reported in whatever order, the books stay right; and long
-streams of jobs, in which none starves and nothing idles without reason.
+"""Random lives of many jobs: whatever is reported in whatever order, the books stay right.
 
 After every step of a walk the tables agree with the jobs and no more is booked than there is; the
 events replay to the same books. At the end every job can be brought to its end, and all comes back.
 """
 
-import os
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
-from dataclasses import dataclass, field
-from fractions import Fraction
+from dataclasses import dataclass
 from functools import cache
-from hashlib import sha256
-from heapq import heappop, heappush
-from itertools import count
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 from msgspec import structs
 
-from core.oracle import Vector, line, within
-from core.worlds import all_reserved, guard_of, lines_counted, reserved
+from core.worlds import lines_counted
 from drfd.common.errors import Refused
 from drfd.common.indices import Span, count_of
 from drfd.core.decisions import stimuli as st
-from drfd.core.fairness.rules import NodeSettings, Pool, ReservationSettings, Rules
-from drfd.core.fairness.service_order import DecayedUsage
+from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import (
@@ -49,16 +38,13 @@ from drfd.core.model.job import (
 from drfd.core.model.machine import fits
 from drfd.core.model.options import Demand
 from drfd.core.model.resources import Axes
-from drfd.core.scheduling.backfill import make_pass_context
 from drfd.core.scheduling.kept_free import free_of
-from drfd.core.scheduling.policies import Plan
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler, start_events
 from fakes import (
     ADMIN,
     ALICE,
     BOB,
-    GIB,
     Bench,
     demand,
     ended,
@@ -420,338 +406,6 @@ def test_the_walks_meet_every_kind_of_event_and_every_outcome():
     assert few == {}
 
 
-# -- streams ---------------------------------------------------------------------------------------
-
-
-JOBS, USERS = 10_000, [f"u{number:02}" for number in range(50)]
-#: What happens within a step is heard of at its end, together.
-STEP_S = 20
-LONGEST_S = 30 * STEP_S
-PATIENT = ReservationSettings(delay_s=60, drain_after_s=1200)
-#: Jobs that do not fit are passed over for ever.
-NEVER = ReservationSettings(reserves=False)
-
-
-def tree(reserving: ReservationSettings) -> Rules:
-    """A pool with two groups, a pool that is bounded, and ten users in none."""
-    # What a limit keeps back gets no reservation, so it has no bound to be checked.
-    limit = {} if reserving.reserves else {"cores": 70_000, "memory": 450 * GIB}
-    return Rules(
-        capacity=demand(160, 1024, read=1000, write=1000),
-        pools={
-            "lab": Pool(weight=Fraction(3), users=frozenset(USERS[:5])),
-            "lab.bio": Pool(weights={"memory": Fraction(5, 2)}, users=frozenset(USERS[5:15])),
-            "lab.chem": Pool(guarantee={"cores": 16_000}, users=frozenset(USERS[15:25])),
-            "school": Pool(weight=Fraction(2), users=frozenset(USERS[25:40]), limit=limit),
-        },
-        members={("lab.bio", USERS[5]): NodeSettings(weight=Fraction(3))},
-        reserving=reserving,
-        half_life_s=6 * 3600,
-    )
-
-
-@dataclass
-class Life:
-    """A stream of jobs from the first submission to the last end."""
-
-    rules: Rules
-    jobs: int = JOBS
-    random: Random = field(default_factory=lambda: Random(20))
-    at_s: int = 0
-    events: list[ev.Event] = field(default_factory=list)
-    last: Plan | None = None
-    run_times: RunTimes = field(default_factory=RunTimes)
-    #: When each job's last process is gone, at the latest.
-    gone_s: dict[int, int] = field(default_factory=dict)
-    #: What will be reported or asked: when, in which order, what.
-    _news: list[tuple[int, int, st.Stimulus]] = field(default_factory=list)
-    _number: Iterator[int] = field(default_factory=count)
-
-    def __post_init__(self) -> None:
-        self.ledger = Ledger(self.rules.axes)
-        self.history = DecayedUsage(self.rules.half_life_s)
-        at_s, left = 0, self.jobs
-        while left:
-            # Users come with one job or with many alike; sometimes it gets quiet.
-            at_s += STEP_S * self.random.choice([0, 1, 1, 1, 1, 2])
-            burst = min(left, self.random.choice([1, 2, 5, 20]))
-            asked = self._asked()
-            for _ in range(burst):
-                self._later(at_s, st.SubmitAsked(now(at_s), asked, self.random.random() < 0.01))
-            left -= burst
-
-    def passes(self) -> Iterator[Plan]:
-        while self._news:
-            self.at_s = self._news[0][0]
-            while self._news and self._news[0][0] == self.at_s:
-                self._feed(heappop(self._news)[2])
-            self._feed(st.Tick(now(self.at_s)))
-            yield self._pass()
-
-    def _asked(self) -> JobSpec:
-        r = self.random
-        cores, memory = r.choice([(1, 2), (1, 8), (2, 4), (4, 4), (0.5, 24), (8, 16)])
-        if r.random() < 0.03:
-            cores, memory = r.choice([(120, 16), (150, 900), (4, 800), (80, 512)])
-        user = USERS[min(int(r.expovariate(0.06)), len(USERS) - 1)]
-        return spec(
-            self.rules.pool_for(user, None),
-            actor=st.Actor(user, 1000, False),
-            asks=demand(cores, memory, read=r.choice([0, 0, 0, 200])),
-            time_limit_s=r.choice([None, LONGEST_S, 5 * STEP_S]),
-            priority=r.choice([0, 0, 0, 3]),
-        )
-
-    def _later(self, at_s: int, stimulus: st.Stimulus) -> None:
-        heappush(self._news, (at_s, next(self._number), stimulus))
-
-    def _feed(self, stimulus: st.Stimulus) -> None:
-        try:
-            found = stimulus.decide(self.ledger, self.rules)
-        except Refused as refusal:
-            assert refusal.code in ("above-limit", "no-such-job", "not-waiting", "not-held")
-            return
-        for event in found:
-            self._record(event)
-
-    def _record(self, event: ev.Event) -> None:
-        """Into the books; and what follows from it in the world outside."""
-        job = self.ledger.apply(event)
-        assert job is not None
-        self.events.append(event)
-        at_s, chance = self.at_s, self.random.random()
-        match event:
-            case ev.Submitted(held=True) | ev.Held():
-                self._later(at_s + 9 * STEP_S, st.ReleaseAsked(now(at_s), job.id, ADMIN))
-            case ev.Submitted() if chance < 0.05:
-                asked = st.HoldAsked if chance < 0.02 else st.CancelAsked
-                later_s = at_s + STEP_S * self.random.randint(1, 30)
-                self._later(later_s, asked(now(later_s), job.id, ADMIN))
-            case ev.Launched():
-                self._end(job, at_s + STEP_S * min(30, 1 + int(self.random.expovariate(0.5))))
-            case ev.StopRequested():
-                self._end(job, at_s + STEP_S)
-            case ev.LaunchFailed():
-                self.gone_s[job.id] = at_s + STEP_S
-                self._later(at_s + STEP_S, st.RemovedReport(now(at_s).at_s, job.id, 1))
-            case ev.Cleaned() if job.started_at is not None and job.ended_at is not None:
-                share = self.rules.shares.dominant_share(self.ledger.demand(job))
-                self.history.add(job.spec.leaf, float(share), job.started_at, job.ended_at)
-                self.run_times.add(job.spec.user, job.ended_at - job.started_at, float(share))
-
-    def _end(self, job: Job, at_s: int) -> None:
-        """Exit; and its cgroup is gone at once or a little later."""
-        self._later(at_s, ended(job.id, at_s=at_s))
-        gone_s = at_s + self.random.choice([0, 0, 0, STEP_S])
-        self._later(gone_s, st.RemovedReport(now(gone_s).at_s, job.id, 1))
-        self.gone_s[job.id] = gone_s
-
-    def _pass(self) -> Plan:
-        view = make_pass_context(
-            self.ledger,
-            self.run_times,
-            reserving=self.rules.reserving,
-            now_s=now(self.at_s).at_s,
-            before=all_reserved(self.last),
-        )
-        self.last = schedule(self.ledger, self.rules, self.history.past_usage, view)
-        for event in start_events(self.ledger, self.last, now(self.at_s)):
-            job_id = event.job_id
-            self._record(event)
-            broken = self.random.random() < 0.01
-            up = launched(job_id, at_s=self.at_s)
-            self._feed(
-                st.LaunchFailedReport(now(self.at_s).at_s, job_id, 1, text="gone") if broken else up
-            )
-        return self.last
-
-
-# -- what is watched after every pass --------------------------------------------------------------
-
-
-@dataclass
-class Watch:
-    """Counts what should not be."""
-
-    life: Life
-    faults: Counter[str] = field(default_factory=Counter)
-    #: Of each waiting job that something is kept for: by when it has to start.
-    bound_s: dict[int, int] = field(default_factory=dict)
-    #: What became of the big jobs.
-    kept_for: set[int] = field(default_factory=set)
-    #: When they should have started by what they were told first, Unix time.
-    due_s: dict[int, float] = field(default_factory=dict)
-    #: Those that let nobody of their leaf pass.
-    closed: set[int] = field(default_factory=set)
-    free: Vector = ()
-    #: The first waiting job of each leaf.
-    heads: dict[str, Job] = field(default_factory=dict)
-
-    def look(self, done: Plan) -> None:
-        ledger, room = self.life.ledger, self.life.rules.shares.capacity
-        holders = [job for job in ledger.jobs.values() if job.is_allocated]
-        booked = tuple(map(sum, zip((0,) * 4, *map(ledger.demand, holders), strict=True)))
-        self.free = tuple(top - sum_ for top, sum_ in zip(room, booked, strict=True))
-        self.count("more is booked than there is", min(self.free) < 0)
-        self.count("the books say otherwise", booked != ledger.allocated)
-        self.count("the pass says otherwise", done.free != self.free)
-        waiting = [job for job in ledger.jobs.values() if job.state is JobState.PENDING]
-        firsts: dict[tuple[str, Vector], Job] = {}
-        self.heads = {}
-        for job in sorted(waiting, key=lambda job: (-job.spec.priority, job.id)):
-            self.heads.setdefault(job.spec.leaf, job)
-            # Of the jobs of one user that ask for the same, a pass looks at the first.
-            firsts.setdefault((job.spec.leaf, ledger.demand(job)), job)
-        used_by_school = [job for job in holders if "root.school" in line(job.spec.leaf)]
-        for job in firsts.values():
-            self.count("a job waits that may start", self.may_start(job, used_by_school, done))
-        if self.life.rules.reserving.reserves:
-            self.look_at_big_jobs(done)
-
-    def count(self, fault: str, is_so: bool) -> None:
-        self.faults[fault] += is_so
-
-    def fits(self, job: Job) -> bool:
-        return within(self.life.ledger.demand(job), self.free)
-
-    def waited_s(self, job: Job) -> float:
-        assert job.eligible_at is not None
-        return now(self.life.at_s).at_s - job.eligible_at
-
-    def may_start(self, job: Job, used_by_school: Sequence[Job], done: Plan) -> bool:
-        limit, reserving = self.life.rules.pools["school"].limit, self.life.rules.reserving
-        if not self.fits(job):
-            return False
-        if limit and "root.school" in line(job.spec.leaf):
-            held = [each.spec.demand for each in (*used_by_school, job)]
-            if sum(each.cores_milli for each in held) > limit["cores"]:
-                return False
-            if sum(each.memory_bytes for each in held) > limit["memory"]:
-                return False
-        kept, head = reserved(done), self.heads[job.spec.leaf]
-        if head.id == guard_of(done):
-            self.closed.add(head.id)
-            late = self.waited_s(head) > reserving.drain_after_s and not self.fits(head)
-            return not (late and reserving.reserves)
-        if kept is None:
-            return True
-        asked = self.life.ledger.demand(job)
-        if kept.is_drain:
-            pairs = zip(self.free, kept.demand, strict=True)
-            return within(asked, [max(0, there - needed) for there, needed in pairs])
-        end_s = now(self.life.at_s).at_s + self.life.run_times.length_s(job.spec)
-        return end_s <= kept.start_s or within(asked, kept.extra)
-
-    def look_at_big_jobs(self, done: Plan) -> None:
-        """Once something is kept for a job, it starts when at most all have ended that ran when it
-        lost its patience for good, and that does not take longer than it may."""
-        life, kept = self.life, reserved(done)
-        for job_id, bound_s in list(self.bound_s.items()):
-            job = life.ledger.jobs.get(job_id)
-            if job is not None and (job.state is JobState.PENDING or job_id in done.admitted):
-                self.count("a big job starts after its bound", life.at_s > bound_s)
-            if job is None or job.state is not JobState.PENDING:
-                del self.bound_s[job_id]
-        if kept is not None:
-            due_s = self.due_s.setdefault(kept.job_id, kept.start_s) - now(0).at_s
-            bound_s = int(due_s + life.rules.reserving.drain_after_s) + LONGEST_S + 2 * STEP_S
-            if kept.is_drain:
-                bound_s = max(life.gone_s[each.id] for each in life.ledger.allocated_jobs())
-            # The first time is the strictest, and so is the first of the drain.
-            self.bound_s[kept.job_id] = min(bound_s, self.bound_s.get(kept.job_id, bound_s))
-            self.kept_for.add(kept.job_id)
-            return
-        for head in self.heads.values():
-            waits = self.waited_s(head) >= life.rules.reserving.delay_s
-            self.count("nothing is kept for a big job", waits and not self.fits(head))
-
-
-@cache
-def lived(reserving: ReservationSettings, jobs: int = JOBS) -> Watch:
-    watch = Watch(Life(tree(reserving), jobs))
-    for number, done in enumerate(watch.life.passes()):
-        watch.look(done)
-        if number % 100 == 0:
-            watch.life.ledger.check()
-    return watch
-
-
-def digest(life: Life) -> str:
-    return sha256(repr(life.events).encode()).hexdigest()
-
-
-# -- the claims ------------------------------------------------------------------------------------
-
-
-def test_a_short_stream_comes_to_its_end_without_a_fault():
-    watch = lived(PATIENT, jobs=200)
-    assert +watch.faults == Counter()
-    assert (watch.life.ledger.jobs, watch.life.ledger.allocated) == ({}, watch.life.ledger.nothing)
-
-
-@pytest.mark.slow
-def test_big_jobs_start_within_their_bound_and_nothing_idles_without_reason():
-    assert +lived(PATIENT).faults == Counter()
-
-
-@pytest.mark.slow
-def test_without_reservations_whatever_fits_within_its_limits_starts():
-    assert +lived(NEVER).faults == Counter()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("reserving", [PATIENT, NEVER])
-def test_every_job_comes_to_its_end_and_all_comes_back(reserving):
-    life = lived(reserving).life
-    born = [event.job_id for event in life.events if isinstance(event, ev.Submitted)]
-    gone = [event.job_id for event in life.events if isinstance(event, ev.Cleaned | ev.Cancelled)]
-    assert born == sorted(gone)
-    assert (life.ledger.jobs, life.ledger.used) == ({}, {})
-    assert life.ledger.allocated == life.ledger.nothing
-
-
-@pytest.mark.slow
-def test_the_same_stream_gives_the_same_events_in_another_process():
-    """Sets and tables are in another order there."""
-    found = subprocess.run(
-        [sys.executable, "-c", "from core import test_walks; test_walks.show_digest()"],
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent), "PYTHONHASHSEED": "7"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert found.stdout.strip() == digest(lived(PATIENT).life)
-
-
-def show_digest() -> None:
-    """For the other process."""
-    life = Life(tree(PATIENT))
-    for _ in life.passes():
-        pass
-    print(digest(life))
-
-
-@pytest.mark.slow
-def test_the_stream_is_a_hard_one():
-    """Else it would prove less than it seems to."""
-    watch = lived(PATIENT)
-    met = Counter(type(event) for event in watch.life.events)
-    assert met[ev.Submitted] == JOBS
-    users = {event.spec.user for event in watch.life.events if isinstance(event, ev.Submitted)}
-    assert users == set(USERS)
-    others = {
-        *(ev.PreemptRequested, ev.Requeued, ev.SuspendRequested),
-        *(ev.Suspended, ev.ResumeRequested, ev.Resumed),
-        *(ev.DependencySettled, ev.BeginReached, ev.Retried),
-        *(ev.Warned, ev.SignalRequested, ev.Altered, ev.LaunchPostponed),
-    }
-    few = {kind for kind in ev.JobEvent.__subclasses__() if met[kind] < 40}
-    assert few == {ev.Escalated, *others}, "see the walks for these"
-    assert len(watch.kept_for) > 100
-    # Where estimates are as good as here there is hardly a drain: see test_backfill for these.
-    assert len(watch.closed) > 10
-
-
 # -- arrays: as if every task had been submitted by itself, and as cheap as one job ----------------
 
 
@@ -997,7 +651,7 @@ def test_a_start_is_as_cheap_where_many_wait(kind):
 @pytest.mark.parametrize(("seed", "steps"), runs(range(40), steps=60, quick=15))
 def test_never_more_run_of_a_group_and_no_job_waits_wrongly(seed, steps):
     random = Random(seed)
-    bench = Bench(replace(rules(), reserving=NEVER))
+    bench = Bench(replace(rules(), reserving=ReservationSettings(reserves=False)))
     scheduler = Scheduler(bench.rules.half_life_s, RunTimes())
 
     def feed(stimulus: st.Stimulus) -> None:
