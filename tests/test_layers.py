@@ -80,8 +80,11 @@ INSIDE: dict[str, dict[str, set[str]]] = {
             *("users", "engine", "monitoring", "launcher_link", "lookup"),
             *("handlers", "server"),
         },
+        "first_config": set(),
+        "explanation": {"calendar", "config"},
         "tools": {
-            *("calendar", "cluster", "countable", "config", "spawn", "metrics"),
+            *("calendar", "cluster", "countable", "config", "explanation", "first_config"),
+            *("metrics", "spawn"),
         },
         "main": {
             *("cluster", "countable", "config", "spawn", "handlers", "server"),

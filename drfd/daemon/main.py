@@ -298,7 +298,12 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     path, _ = command("compact", "make the journal of a stopped daemon as short as it can be")
     path("--state", "state directory", metavar="DIR")
 
-    path, _ = command("check-config", "say whether a configuration file is good")
+    text = "write a configuration file with what this machine has, and with examples"
+    path, _ = command("init", text)
+    path("file", f"default: {paths.SYSTEM_CONFIG}, or that of your own daemon", nargs="?")
+
+    text = "say whether a configuration file is good, and what it means on this machine"
+    path, _ = command("check-config", text)
     path("file", None)
     return parser.parse_args(argv)
 
@@ -307,6 +312,7 @@ COMMANDS = {
     "serve": serve,
     "calibrate": tools.calibrate,
     "check-config": tools.check_config,
+    "init": tools.init,
     "gpus": tools.list_gpus,
     "slurm-conf": tools.slurm_conf,
     "metrics": tools.print_metrics,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import signal
 import sys
 import time
@@ -23,9 +22,11 @@ from drfd.daemon.calendar import expand_hours
 from drfd.daemon.cluster import node_gres
 from drfd.daemon.config import Config, DiskConfig, load, load_if_there, survey
 from drfd.daemon.countable import device_warnings, shared_memory
+from drfd.daemon.explanation import doubts, explain
+from drfd.daemon.first_config import initial_config
 from drfd.daemon.metrics.publication import metrics_warnings
 from drfd.devices.gpus import PLACES, Gpu, automatic, find_gpus
-from drfd.host.disks import Location, Speed, locate, measure
+from drfd.host.disks import Location, Speed, locate, measure, name_for
 from drfd.host.measurements import read_machine
 from drfd.journal.journal import Journal
 from drfd.journal.pruning import compact
@@ -75,13 +76,8 @@ def _disks_to_measure(options: argparse.Namespace, config: Config, state: Path) 
             )
     named = [by_name[name] for name in dict.fromkeys(options.disk)]
     paths = [Path(path).absolute() for path in options.path]
-    named += [DiskConfig(name=_name_for(path), path=str(path)) for path in paths]
+    named += [DiskConfig(name=name_for(path), path=str(path)) for path in paths]
     return named or list(known)
-
-
-def _name_for(path: Path) -> str:
-    """Return a name for the disk of a path that the configuration does not have."""
-    return re.sub(r"[^\w.-]", "-", path.name, flags=re.ASCII) or "root"
 
 
 def _directory(disk: DiskConfig, *, is_state: bool) -> Path:
@@ -217,15 +213,40 @@ def compact_journal(options: argparse.Namespace) -> None:
 STOP_S = 30
 
 
+def init(options: argparse.Namespace) -> None:
+    """Write a configuration file with what this machine has. Raises Refused if it is there, and
+    HostError."""
+    is_system = os.getuid() == 0
+    path: Path = options.file or spawn.usual_config(is_system)
+    state = paths.SYSTEM_STATE if is_system else paths.user_state(os.environ)
+    text = initial_config(read_machine(), state, find_gpus())
+    # The controller, which is another user, reads it.
+    os.umask(0o022)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x") as file:
+            file.write(text)
+    except FileExistsError:
+        hint = f"drfd init FILE writes another one; drfd check-config {path} explains this one"
+        raise Refused("exists", f"{path} is there already", hint=hint) from None
+    except OSError as error:
+        raise HostError("init", f"cannot write {path}: {error.strerror}") from None
+    print(f"{path} is written: read it, then drfd check-config {path}")
+
+
 def check_config(options: argparse.Namespace) -> None:
     config = load(options.file)
     print(f"{options.file} is good")
     warnings = [*device_warnings(config.countables)]
     warnings += metrics_warnings(config.metrics)
     warnings += _unit_warnings(config)
+    warnings += doubts(config)
     # A file for another machine may ask for more than this one has.
     with suppress(DrfdError):
-        warnings += survey(config, read_machine(), paths.SYSTEM_STATE).warnings
+        site = survey(config, read_machine(), paths.SYSTEM_STATE)
+        warnings += site.warnings
+        for text in explain(config, site):
+            print(text)
     for text in warnings:
         print(f"drfd: warning: {text}", file=sys.stderr)
     now_s = time.time()

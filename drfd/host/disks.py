@@ -14,11 +14,13 @@ import errno
 import fcntl
 import mmap
 import os
+import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 
 from drfd.common.errors import HostError
@@ -222,6 +224,33 @@ def locate(path: str, mountinfo: str | None = None, sys: str = "/sys") -> Locati
     members = _btrfs_members(device, sys) if mount.filesystem == "btrfs" else (device,)
     whole = dict.fromkeys(_whole_disk(member, sys) for member in members)
     return Location(tuple(whole), mount.filesystem)
+
+
+#: Where file systems are mounted that are not for jobs.
+_NOT_FOR_JOBS = ("/boot", "/efi", "/run", "/snap", "/var/snap")
+
+
+def known_disks(state: Path) -> list[tuple[str, str, Location]]:
+    """Return a name, a path and the place of each disk of this machine that may be for jobs: first
+    that of a state directory, which need not be there, then others on which file systems are
+    mounted."""
+    there = next(each for each in (state, *state.parents) if each.is_dir())
+    found = [("state", str(state), locate(str(there)))]
+    for mount in mounts(get(_MOUNTINFO)):
+        if not mount.source.startswith("/") or mount.point.startswith(_NOT_FOR_JOBS):
+            continue
+        location, known = locate(mount.point), {at for *_, each in found for at in each.devices}
+        if known.isdisjoint(location.devices) and location.devices:
+            name = name_for(Path(mount.point), {name for name, *_ in found})
+            found.append((name, mount.point, location))
+    return found
+
+
+def name_for(path: Path, taken: Collection[str] = ()) -> str:
+    """Return a name for the disk of a path that has none, other than those that are `taken`."""
+    name = re.sub(r"[^\w.-]", "-", path.name, flags=re.ASCII) or "root"
+    others = (f"{name}{at}" for at in count(2))
+    return next(each for each in chain((name,), others) if each not in taken)
 
 
 def disk_of(

@@ -1,7 +1,9 @@
 """The configuration: every key that is documented is read, and every mistake is named."""
 
 import importlib.util
+import os
 import pwd
+import re
 import textwrap
 import time
 from fractions import Fraction
@@ -34,11 +36,12 @@ from drfd.daemon.config import (
     survey,
 )
 from drfd.daemon.countable import CountableResource, instances_of, shared_memory
+from drfd.daemon.first_config import initial_config
 from drfd.daemon.handlers.doctor import cures
 from drfd.daemon.main import install_context, late_changes, main
 from drfd.daemon.metrics.publication import open_port
 from drfd.devices.gpus import Gpu
-from drfd.host.measurements import Machine
+from drfd.host.measurements import Machine, read_machine
 from drfd.launcher.settings import LauncherSettings, load_settings, system_uids
 from fakes import GIB, at, replace
 
@@ -740,13 +743,97 @@ def test_limits_by_hour_are_shown_as_they_are_now(tmp_path, capsys):
     text = "[gres]\ngpu = [0]\n[pools.lab]\nlimit = {gpu = 1}\n"
     path.write_text(text + '[[pools.lab.hours]]\nwhen = "Mon-Sun"\nlimit = {cores = 0}\n')
     assert check(path) == 0
-    assert capsys.readouterr().out == f"{path} is good\nlimit of lab: 0 cores, 1 gpu\n"
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert (first, last) == (f"{path} is good", "limit of lab: 0 cores, 1 gpu")
     path.write_text(text + '[[pools.lab.hours]]\nwhen = "12:00-13:00"\nlimit = {cores = 2}\n')
     assert check(path) == 0
-    _, line = capsys.readouterr().out.splitlines()
+    line = capsys.readouterr().out.splitlines()[-1]
     assert line.startswith("limit of lab: ")
     assert " until " in line
     assert "2 cores, 1 gpu" in line
+
+
+def test_who_gets_what_is_said_and_which_settings_count_for_nobody(tmp_path, capsys):
+    path = tmp_path / "drfd.toml"
+    path.write_text(f"""\
+[capacity]
+cores = 4
+memory = "1G"
+[[disk]]
+name = "data"
+path = "{tmp_path}"
+[pools.lab]
+weight = 3
+users = ["root", "nobody-there"]
+limit = {{cores = 2}}
+guarantee = {{memory = "512M"}}
+[pools.open]
+[pools.empty]
+users = []
+[users.root]
+weight = {{cores = 2, memory = 1}}
+[[window]]
+name = "upgrade"
+start = "Sat 02:00"
+length = "4h"
+reason = "new kernel"
+""")
+    assert check(path) == 0
+    out, err = capsys.readouterr()
+    assert (
+        "\njobs together: 4 cores, 1G of memory, 200M/s of disk reads, 200M/s of disk writes\n"
+        in out
+    )
+    rows = [line.strip() for line in out.splitlines() if line.startswith("  ")]
+    assert rows == [
+        "empty: weight 1; no users",
+        "lab: weight 3; 50%; limit 2 cores; guarantee 512M of memory; for nobody-there, root",
+        "open: weight 1; 17%; for everybody's jobs with -p",
+        "root: weights cores 2, memory 1; 20%",
+    ]
+    assert re.search(r"^window upgrade: no job runs from .* for 4h00m \(new kernel\)$", out, re.M)
+    assert "users.root: root is a member of pool lab, where this does not count" in err
+    assert "pools.lab.users: no account is named nobody-there" in err
+
+
+def test_a_machine_without_pools_is_explained(tmp_path, capsys):
+    path = tmp_path / "drfd.toml"
+    path.write_text("")
+    assert check(path) == 0
+    assert "\nall users with jobs get equal parts: there are no pools\n" in capsys.readouterr().out
+
+
+def test_init_writes_a_file_that_changes_nothing_and_never_over_another(tmp_path, capsys):
+    path = tmp_path / "etc" / "drfd.toml"
+    before = os.umask(0o077)
+    try:
+        main(["init", str(path)])
+    finally:
+        os.umask(before)
+    text = path.read_text()
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o644, 0o755)
+    machine = read_machine()
+    found, usual = (survey(each, machine, tmp_path) for each in (load(path), Config()))
+    assert found.rules.capacity.cores_milli == usual.rules.capacity.cores_milli
+    assert found.rules.capacity.memory_bytes >> 20 == usual.rules.capacity.memory_bytes >> 20
+    disks = text.count("#[[disk]]")
+    assert text.count("# bytes per second: a guess") == 2 * disks > 0
+    with pytest.raises(SystemExit) as end:
+        main(["init", str(path)])
+    assert end.value.code == 1 and path.read_text() == text
+    assert f"{path} is there already" in capsys.readouterr().err
+
+
+def test_each_line_of_the_first_configuration_can_be_uncommented(tmp_path):
+    """The reserve stays when memory is uncommented, whose default is 0 then."""
+    path = tmp_path / "drfd.toml"
+    text = initial_config(MACHINE, tmp_path, [gpu(0)])
+    path.write_text(re.sub(r"^#(?=[a-z[])", "", text, flags=re.MULTILINE))
+    config = load(path)
+    site = survey(config, MACHINE, tmp_path)
+    assert site.rules.capacity.memory_bytes == MACHINE.memory_bytes - (4 << 30)
+    assert set(config.pools) == {"staff", "students", "night"}
+    assert [disk.name for disk in site.disks][:1] == ["state"]
 
 
 def test_a_mistake_is_one_line_and_78_and_no_file_at_all_a_usage_error(tmp_path, capsys):
