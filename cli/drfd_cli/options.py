@@ -350,13 +350,13 @@ MOMENT = QuantityParam("TIME", parse_past)
 past_options = all_of(
     job_ids(required=False, only_read=True),
     click.option("-u", "--user", help="Jobs of this user."),
-    click.option("-a", "--all", "everybody", is_flag=True, help="Jobs of everybody."),
+    click.option("-a", "--all", "everybody", is_flag=True, help="Jobs of all users."),
     state_option("Jobs with this end state."),
     click.option("-n", "--name", help="Jobs of this name, or like `train-*`."),
     click.option("-g", "--group", help="Jobs of this group (submit --group)."),
     click.option("-p", "--pool", help="Jobs of this pool and those below it."),
-    click.option("--since", type=MOMENT, help="Ended since then: 2026-03-01, 14:30, 7d."),
-    click.option("--until", type=MOMENT, help="Ended before then."),
+    click.option("--since", type=MOMENT, help="Jobs ended since: 2026-03-01, 14:30, 7d."),
+    click.option("--until", type=MOMENT, help="Jobs ended before."),
 )
 
 

@@ -232,7 +232,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
     def command(name: str, text: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """Return what adds arguments with a value, and flags: both take a name and a help."""
-        of: Any = commands.add_parser(name, help=text)
+        about = f"{text[0].upper()}{text[1:]}."
+        of: Any = commands.add_parser(name, help=text, description=about)
         return (
             lambda name, text, kind=Path, **more: of.add_argument(
                 name, type=kind, help=text, **more

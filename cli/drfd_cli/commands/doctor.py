@@ -33,7 +33,7 @@ LAUNCHER_S = 2.0
     "--end-stray",
     "stray",
     metavar="ID.ATTEMPT",
-    help="End processes that are of no job here (administrators).",
+    help="End the processes of an attempt that the journal does not know (administrators).",
 )
 @prints_result()
 def command(stray: str | None) -> Result | int:

@@ -57,7 +57,7 @@ _SHOWN = (
 @prints_result(columns=PAST_JOBS)
 def command(number: int, **choice: Any) -> Result:
     """Ended jobs, the latest last: how they ended, what they used and declared. Without ids,
-    --user and --all yours, or for administrators everybody's."""
+    --user or --all: your jobs; for administrators, all jobs."""
     client = connect()
     asked = past_selection(client, **choice)
     # One more shows whether there are more.
@@ -225,7 +225,7 @@ REPORT = by_key(
 @prints_result(columns=REPORT)
 def report(by: str, number: int, **choice: Any) -> Result:
     """What ended jobs declared and used in 30 days, and what to ask for next time. Without ids,
-    --user and --all yours, or for administrators everybody's."""
+    --user or --all: your jobs; for administrators, all jobs."""
     if choice["since"] is None and choice["until"] is None and not choice["ids"]:
         choice["since"] = time.time() - parse_duration(_DEFAULT_SINCE)
     client = connect()

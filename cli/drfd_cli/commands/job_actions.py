@@ -58,7 +58,7 @@ def selecting_by(*names: str) -> Callable[[Callable[..., Any]], Callable[..., An
         click.option(
             "-a", "--all", "everything", is_flag=True, help="All your jobs; as root, all jobs."
         ),
-        click.option("-y", "--yes", is_flag=True, help="Do not ask."),
+        click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation."),
         prints_result(),
     )
 

@@ -77,7 +77,9 @@ def _parse_with(context: click.Context, param: click.Parameter, texts: tuple[str
     callback=_parse_with,
     help="Options of drf submit to change, in quotes; '-- CMD' changes the command.",
 )
-@click.option("-w", "--wait", is_flag=True, help="Wait for their end; exit as drf wait does.")
+@click.option(
+    "-w", "--wait", is_flag=True, help="Wait until the new jobs have ended; exit as drf wait does."
+)
 @click.option("-q", "--quiet", is_flag=True, help="Print only the ids.")
 @prints_result()  # fmt: skip
 def command(

@@ -51,9 +51,15 @@ _WORTH_TELLING_S = 10.0
 
 @click.command("wait")
 @job_ids(required=True, only_read=True)
-@click.option("--any", "any_one", is_flag=True, help="Until one of them has ended.")
-@group_option("Your jobs of this group that have not ended; ended ones do not count.")
-@click.option("--all", "everything", is_flag=True, is_eager=True, help="All your live jobs.")
+@click.option("--any", "any_one", is_flag=True, help="Wait until one of the jobs has ended.")
+@group_option("Wait for your jobs of this group that have not ended; ended ones do not count.")
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    is_eager=True,
+    help="Wait for all your jobs that have not ended.",
+)
 @click.option("--timeout", type=DURATION, help="Give up after this long (exit code 75).")
 @prints_result()
 def command(
