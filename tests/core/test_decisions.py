@@ -781,6 +781,33 @@ def test_the_reason_says_what_was_short_and_when_it_is_tried_again(bench):
     assert isinstance(found, MachineShort) and found.shortage.tries == 2
 
 
+# -- the end of an attempt of which nothing is left ------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "end", "kinds"),
+    [
+        ({}, {}, [ev.Exited, ev.Cleaned]),
+        ({"retry": Retry(1, (Outcome.FAILED,))}, {"exit_code": 1}, [ev.Exited, ev.Retried]),
+        ({"notify": ("end",)}, {}, [ev.Exited]),
+        ({}, {"gone": False}, [ev.Exited]),
+    ],
+    ids=["ended", "retried", "notifies", "something is left"],
+)
+def test_an_attempt_of_which_nothing_is_left_needs_no_removal(bench, changes, end, kinds):
+    bench.start(spec(**changes))
+    assert [type(event) for event in bench.feed(ended(**{"gone": True} | end))] == kinds
+    bench.ledger.check()
+
+
+def test_a_job_that_is_requeued_waits_as_soon_as_nothing_is_left(bench):
+    bench.bring(S.RUNNING)
+    bench.feed(st.RequeueAsked(now(1), 1, ALICE, True))
+    found = bench.feed(ended(at_s=2, gone=True))
+    assert [type(event) for event in found] == [ev.Exited, ev.Requeued, ev.Held]
+    assert bench.job(1).state is S.HELD
+
+
 # -- the owner is notified of an end ---------------------------------------------------------------
 
 

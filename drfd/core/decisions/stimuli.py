@@ -437,7 +437,7 @@ class LaunchFailedReport(Report, tag="launch_failed", frozen=True, kw_only=True)
 
 class ExitedReport(Report, tag="exited", frozen=True, kw_only=True):
     """The attempt's first process has ended. What is left out is not known, as if its runner was
-    gone before the end."""
+    gone before the end. One of which nothing is left, and that notifies nobody, is removed."""
 
     mono_s: float | None = None
     exit_code: int | None = None
@@ -465,20 +465,22 @@ class ExitedReport(Report, tag="exited", frozen=True, kw_only=True):
 
     def judge(self, job: Job, ledger: Ledger) -> list[ev.Event]:
         outcome, text = ends.judge_end(job, self)
-        return [
-            ev.Exited(
-                job.id,
-                self.at_s,
-                attempt=self.attempt,
-                exit_code=self.exit_code,
-                signal=self.signal,
-                outcome=outcome,
-                text=text,
-                usage=self.usage,
-                loss=ends.loss_of(outcome, self),
-                gone=self.gone,
-            )
-        ]
+        exited = ev.Exited(
+            job.id,
+            self.at_s,
+            attempt=self.attempt,
+            exit_code=self.exit_code,
+            signal=self.signal,
+            outcome=outcome,
+            text=text,
+            usage=self.usage,
+            loss=ends.loss_of(outcome, self),
+            gone=self.gone,
+        )
+        if not self.gone or job.spec.notify:
+            return [exited]
+        removed = RemovedReport(self.at_s, job.id, self.attempt)
+        return [exited, *removed.judge(exited.apply(job), ledger)]
 
 
 class FrozenReport(Report, tag="frozen", frozen=True, kw_only=True):

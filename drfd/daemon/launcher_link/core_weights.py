@@ -7,8 +7,10 @@ has started or ended, after a reload and to a new launcher, each only if it has 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 from drfd.core.fairness.core_parts import CORES, divide_cores
+from drfd.core.fairness.rules import Rules
 from drfd.core.model.job import ALLOCATED_STATES, Job
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.launcher_link.link import Link
@@ -22,9 +24,9 @@ class CoreWeights:
         self._engine, self._link = engine, link
         #: The ends of the cores of each job that holds some on this machine, with its leaf.
         self._jobs: dict[int, tuple[str, int, int]] = {}
-        #: What the launcher was sent, and by which connection.
+        #: What the launcher was sent, and what that was computed from, with the connection.
         self._sent: dict[str, int] = {}
-        self._sent_by: Wire | None = None
+        self._sent_for: tuple[Wire | None, Rules, Counter[tuple[str, int, int]]] | None = None
         self._is_due = False
         link.on_ready = self.refresh
         engine.listeners.append(self.job_changed)
@@ -63,9 +65,13 @@ class CoreWeights:
         self._is_due = False
         if not self._link.is_ready() or not self._link.has_ranges():
             return
-        if self._link.wire is not self._sent_by:
-            self._sent, self._sent_by = {}, self._link.wire
-        rules = self._engine.rules
+        wire, rules = self._link.wire, self._engine.rules
+        # A job mostly ends where one like it starts.
+        before, self._sent_for = self._sent_for, (wire, rules, Counter(self._jobs.values()))
+        if self._sent_for == before:
+            return
+        if before is None or before[0] is not wire:
+            self._sent = {}
         cores_milli = rules.own_capacity.cores_milli
         parts = divide_cores(rules.shares, self._jobs.values(), cores_milli)
         found = {"/".join(groups_of(path)): part for path, part in parts.items()}

@@ -581,7 +581,6 @@ class Link:
             # So is this one: the job runs elsewhere.
             return
         then: Callable[[], None] | None = None
-        is_removed = False
         match report:
             case st.LaunchedReport() if job is not None and self.nodes.has_home:
                 self.meter.watch(key, report.runner_pid, report.cgroup)
@@ -599,8 +598,10 @@ class Link:
                     # Nothing of the job's is free before memory that it has left is counted.
                     gone=report.gone and not left_bytes,
                 )
-                # A notification is still to run.
-                is_removed = report.gone and not job.spec.notify
+                if report.gone and not job.spec.notify:
+                    # Its file is still to go. If that order is lost, the next reconciliation gives
+                    # it.
+                    then = partial(self._remove_file, key)
             case st.RemovedReport():
                 if self._forget(key) or job is None:
                     return
@@ -612,11 +613,6 @@ class Link:
                     report = replace(report, loss=loss_by_boot(job, self._booted_at_s()))
                 then = self._launch_if_owed(key[0])
         self._submit(report, then)
-        if job is not None and is_removed:
-            # Usually of the same turn, so that the next start waits for one commit, not for two.
-            removed = st.RemovedReport(self._engine.clock().at_s, *key)
-            # Its file is still to go. If this order is lost, the next reconciliation gives it.
-            self._submit(removed, partial(self._remove_file, key))
 
     def _forget(self, key: AttemptKey) -> bool:
         """Drop the state of a removed attempt, and return whether it was a stray."""
