@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         ArrayView,
         BatchReply,
         CodeText,
+        DrainPart,
         EndedArrayView,
         ExpectedStart,
         HelloReply,
@@ -160,7 +161,7 @@ def notices(reply: StatusReply) -> list[str]:
     return [*texts, *drain_notices(reply)]
 
 
-def drain_notices(reply: Mapping[str, Any]) -> list[str]:
+def drain_notices(reply: DrainPart) -> list[str]:
     """Return the line that says that launching is stopped, by whom and why, or none."""
     drain = reply.get("drain")
     if drain is None:

@@ -17,8 +17,8 @@ from drfd.protocol.job_options import OPTIONS
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from typing import Any
 
+    from drfd.payload.pack import Submission
     from drfd.protocol.job_options import Option
 
 
@@ -112,7 +112,7 @@ _SHORT_OPTIONS = {
 }
 
 
-def warnings_about(request: Mapping[str, Any]) -> list[str]:
+def warnings_about(request: Submission) -> list[str]:
     """Return a line for each thing that may keep the job of this request from running as its
     submitter means it."""
     argv, env, cwd = request["argv"], request["env"], request["cwd"]
@@ -131,13 +131,13 @@ def warnings_about(request: Mapping[str, Any]) -> list[str]:
     return [text for text in found if text is not None]
 
 
-def output_warnings(request: Mapping[str, Any]) -> list[str]:
+def output_warnings(request: Submission) -> list[str]:
     """Return a line for each output file that cannot be written."""
     found = [_about_output(option, each, request["cwd"]) for option, each in _outputs(request)]
     return [text for text in found if text is not None]
 
 
-def _about_directory(request: Mapping[str, Any]) -> str | None:
+def _about_directory(request: Submission) -> str | None:
     """Return a line about output that goes to another directory than that of the job, or None."""
     cwd = request["cwd"]
     aside = output_directory(cwd, os.environ)
@@ -147,7 +147,7 @@ def _about_directory(request: Mapping[str, Any]) -> str | None:
     return f"output goes to {place}: anybody may make files in {cwd}; -o FILE names another place"
 
 
-def _outputs(request: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _outputs(request: Submission) -> list[tuple[str, str]]:
     """Return option and pattern of each output file. The option is "" if none was given."""
     usual = f"{usual_output(is_array=request.get('array') is not None)}.out"
     stdout, stderr = request.get("stdout"), request["stderr"]

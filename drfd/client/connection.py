@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from drfd.payload.pack import Submission
     from drfd.protocol import replies
 
 #: Seconds for which a lost connection is tried again, and between two attempts.
@@ -292,7 +293,7 @@ class Connection:
             )
         return reply
 
-    def addressed(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+    def addressed(self, fields: Submission) -> dict[str, Any]:
         """Return the fields of a new job, whose environment tells `drf` inside it of this
         daemon."""
         return {**fields, "env": addressed(fields["env"], str(self.path))}

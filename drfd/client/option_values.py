@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from drfd.client.words import Gres, Ref
     from drfd.common.units import Range
+    from drfd.payload.pack import Submission
 
 #: The disk's name, or None for the disk of the working directory; bytes read and written per
 #: second.
@@ -174,7 +175,7 @@ def _encode_cores(cores: int | Range) -> dict[str, object]:
     return {"cores_milli": cores.least, "cores_max_milli": cores.most}
 
 
-def _show_cores(demand: Mapping[str, Any]) -> Iterator[str]:
+def _show_cores(demand: Submission) -> Iterator[str]:
     if "cores_milli" in demand:
         most, show = demand.get("cores_max_milli"), _units().show_cores
         yield _units().show_range(show(demand["cores_milli"]), show(most) if most else None)
@@ -198,7 +199,7 @@ def _encode_gres(counted: Iterable[Gres]) -> dict[str, object]:
     return {name: amounts for name, amounts in parts.items() if amounts}
 
 
-def _show_io(demand: Mapping[str, Any]) -> Iterator[str]:
+def _show_io(demand: Submission) -> Iterator[str]:
     for name, rates in {**demand.get("disks", {}), "": demand}.items():
         if rates.get("read_bps") or rates.get("write_bps"):
             disk = f"{name}=" if name else ""
@@ -206,7 +207,7 @@ def _show_io(demand: Mapping[str, Any]) -> Iterator[str]:
             yield f"{disk}{'/'.join(words)}"
 
 
-def _show_gres(demand: Mapping[str, Any]) -> Iterator[str]:
+def _show_gres(demand: Submission) -> Iterator[str]:
     memory = demand.get("gres_memory", {})
     for name, count in demand.get("gres", {}).items():
         yield _units().show_gres_word(name, count, memory.get(name))
@@ -225,7 +226,7 @@ def _encode_after(after: Iterable[tuple[Ref, str]]) -> list[dict[str, object]]:
     return [{"id": job_id, "want": want} for job_id, want in dict.fromkeys(after)]
 
 
-def _show_after(after: Iterable[Mapping[str, Any]]) -> list[str]:
+def _show_after(after: Iterable[Submission]) -> list[str]:
     words = [
         str(each["id"]) if each["want"] == "ok" else f"{each['id']}:{each['want']}"
         for each in after
@@ -269,19 +270,19 @@ def _take_array(given: range) -> str:
     return _checked_array(f"{given[0]}-{given[-1]}:{given.step}")
 
 
-def _show_outcomes(retry: Mapping[str, Any]) -> list[str]:
+def _show_outcomes(retry: Submission) -> list[str]:
     words = [word for word, outcome in _words().OUTCOMES.items() if outcome in retry.get("on", ())]
     return [",".join(words)] if words else []
 
 
-def _show_warning(warn: Mapping[str, Any]) -> list[str]:
+def _show_warning(warn: Submission) -> list[str]:
     from drfd.common.signals import show_signal
 
     name = show_signal(warn["signal"]).replace("SIG", "")
     return [f"{name}@{_units().exact_duration(warn['before_s'])}"]
 
 
-def _show_command(notify: Mapping[str, Any]) -> list[str]:
+def _show_command(notify: Submission) -> list[str]:
     """Return the command, unless it is the one that was found for the user."""
     argv = notify.get("argv", ())
     return [argv[2]] if argv[:2] == ["sh", "-c"] and len(argv) == 3 else []
@@ -372,7 +373,7 @@ def fields_of(values: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def words_of(fields: Mapping[str, Any]) -> list[list[str]]:
+def words_of(fields: Submission) -> list[list[str]]:
     """Return the words of the options that make these fields of a submission, those of each option
     apart. What is so without an option is left out."""
     usual = {"stderr": fields.get("stdout")}

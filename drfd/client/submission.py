@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from drfd.payload.pack import Submission
+
 #: Usual places of sendmail, which an ordinary user's PATH often lacks.
 SENDMAIL = ("/usr/sbin/sendmail", "/usr/lib/sendmail")
 #: A shell program; $0 is sendmail. A line break in the subject would begin another header.
@@ -74,7 +76,7 @@ def submission(
     return {key: value for key, value in found.items() if value is not None}
 
 
-def completed(fields: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+def completed(fields: Submission, environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the fields of a submission with what its options leave out of one. Raises Refused."""
     found = dict(fields)
     if "notify" in found:
@@ -84,7 +86,7 @@ def completed(fields: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str
     return found
 
 
-def with_way(notify: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+def with_way(notify: Submission, environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the `notify` of a request with what it leaves out: that it is for the end, and the
     command. Raises Refused if there is no way to notify."""
     found = {"on": ["end"], **notify}

@@ -12,6 +12,9 @@ from functools import cache
 from types import NoneType
 from typing import Any, Self, get_args, get_origin, get_type_hints
 
+#: A part of a reply.
+_View = Mapping[str, Any]
+
 
 class Value:
     """A value whose fields are the keys of a reply, with their names."""
@@ -19,10 +22,10 @@ class Value:
     __slots__ = ()
 
     @classmethod
-    def of(cls, view: Mapping[str, Any], **others: object) -> Self:
+    def of(cls, view: _View, **others: object) -> Self:
         """Return the value of a part of a reply. `others` are fields that differ from the key; a
         key that was not sent has the field's default."""
-        found: dict[str, Any] = {"raw": view} | others
+        found: dict[str, object] = {"raw": view, **others}
         kind: Any = cls
         kinds = _kinds(kind)
         for name in kinds.keys() & view.keys() - others.keys():
@@ -108,7 +111,7 @@ class JobInfo(Value):
     tasks: int = 1
     #: In snapshots; None also if the job has only just started.
     now: Use | None = None
-    raw: Mapping[str, Any] = field(repr=False, compare=False)
+    raw: _View = field(repr=False, compare=False)
 
     @property
     def has_ended(self) -> bool:
@@ -119,7 +122,7 @@ class JobInfo(Value):
         return self.state == "COMPLETED"
 
     @classmethod
-    def of(cls, view: Mapping[str, Any], **others: object) -> Self:
+    def of(cls, view: _View, **others: object) -> Self:
         index, outcome = view["array_index"], view["outcome"]
         label = str(view["id"]) if index is None else f"{view['array_id']}_{index}"
         if isinstance(outcome, str):
@@ -155,7 +158,7 @@ class Shares(Value):
     nodes: dict[str, Node]
 
     @classmethod
-    def of(cls, view: Mapping[str, Any], **others: object) -> Self:
+    def of(cls, view: _View, **others: object) -> Self:
         nodes = {each["path"]: Node.of(each) for each in view["nodes"]}
         return super(Shares, cls).of(view, nodes=nodes, **others)
 
@@ -189,10 +192,10 @@ class Snapshot(Value):
     mine: tuple[JobInfo, ...]
     #: The jobs that ended last, newest first.
     ended: tuple[JobInfo, ...]
-    raw: Mapping[str, Any] = field(repr=False, compare=False)
+    raw: _View = field(repr=False, compare=False)
 
     @classmethod
-    def of(cls, view: Mapping[str, Any], **others: object) -> Self:
+    def of(cls, view: _View, **others: object) -> Self:
         return super(Snapshot, cls).of(view, shares=Shares.of(view), **others)
 
 
@@ -215,5 +218,5 @@ class UsagePoints(Value):
     demand: Amounts | None
 
     @classmethod
-    def of(cls, view: Mapping[str, Any], **others: object) -> Self:
+    def of(cls, view: _View, **others: object) -> Self:
         return super(UsagePoints, cls).of(view | view["usage"], **others)

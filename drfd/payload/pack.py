@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    #: The fields of a request to submit a job, as JSON has them, or some of them.
+    Submission = Mapping[str, Any]
+
 MAGIC = b"drfd-payload-2"
 #: Number of NULs before the arguments.
 FIELDS = 11
@@ -33,7 +36,7 @@ FIELDS = 11
 MAX_BYTES = 4 << 20
 
 
-def encode(fields: Mapping[str, Any]) -> tuple[bytes, bytes]:
+def encode(fields: Submission) -> tuple[bytes, bytes]:
     """Encode the payload of a submission with these fields of the wire, in two parts, which follow
     each other: up to the arguments, and what jobs with other arguments have in common with it.
     Raises ValueError if such a job could not be started: a text other than the script contains a
@@ -65,12 +68,12 @@ def _start_of(script: str, env: Mapping[str, str]) -> tuple[str, tuple[str, ...]
     return scripts.start_of(script, env.get(scripts.VARIABLE))
 
 
-def of_request(fields: Mapping[str, Any]) -> bytes:
+def of_request(fields: Submission) -> bytes:
     """Return the whole payload, as `encode` does its parts."""
     return b"".join(encode(fields))
 
 
-def output_fields(fields: Mapping[str, Any], directory: str = "") -> dict[str, str]:
+def output_fields(fields: Submission, directory: str = "") -> dict[str, str]:
     """Return the fields `stdout` and `stderr` for a submission with these fields; files without a
     name are in the directory (`output_directory`). What ends with a
     slash is a directory, and the files in it have their usual names. The errors go to the file of

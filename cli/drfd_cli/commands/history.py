@@ -120,7 +120,7 @@ _BEYOND: Final = "beyond_us"
 _CORE_HOUR_US = 3.6e9
 
 
-def _key(row: Mapping[str, Any], *, key: str) -> str:
+def _key(row: Mapping[str, object], *, key: str) -> str:
     # Rows of all others and of the sum have no keys, and no curves.
     return str(row[key]) if row.get(key) is not None else ""
 

@@ -25,6 +25,7 @@ from drfd_cli.output import Result, pick
 from drfd_cli.submission.job_line import WrongWords, only_options, remarks, values_of
 
 if TYPE_CHECKING:
+    from drfd.payload.pack import Submission
     from drfd.protocol.replies import RepeatView, SubmissionReply, SubmitReply
 
 #: The outcome of a job that `--failed` leaves out.
@@ -374,7 +375,7 @@ class Edits:
     """Changes of a submission, as fields of the request."""
 
     #: A part that is None is taken away.
-    fields: Mapping[str, Any]
+    fields: Submission
     #: Names of secret variables to take from the present environment.
     export: tuple[str, ...] = ()
     #: Fields of the submission that are taken away.
@@ -384,7 +385,7 @@ class Edits:
     #: How values that could mean something else were read.
     remarks: tuple[str, ...] = field(default=(), compare=False)
 
-    def applied(self, submission: Mapping[str, Any]) -> dict[str, object]:
+    def applied(self, submission: Submission) -> dict[str, object]:
         """Return the fields of a submission with the changes. Raises Refused."""
         found = {**submission, **self.fields}
         for name in self.gone:
@@ -418,7 +419,7 @@ class Edits:
 _PARTS = {each.field for each in OPTIONS if len(of_field(each.field)) > 1} - {"demand"}
 
 
-def _merged(before: Mapping[str, Any], wish: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(before: Submission, wish: Submission) -> dict[str, Any]:
     found = {**before, **wish}
     if "cores_milli" in wish and "cores_max_milli" not in wish:
         # A new figure without an upper end is no range.

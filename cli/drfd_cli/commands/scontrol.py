@@ -137,7 +137,7 @@ def _show_job(names: list[str], found: Found) -> None:
         _print(_lines_of(job), found)
 
 
-def _jobs(client: Connection, ids: list[Ref]) -> Iterator[Mapping[str, Any]]:
+def _jobs(client: Connection, ids: list[Ref]) -> Iterator[fields.View]:
     """Yield the named jobs, and of an array all tasks that are known; without ids, the queue and
     what has just ended."""
     for ref in ids:
@@ -199,7 +199,7 @@ _JOB = (
 _EMPTY = ("BatchHost=n/a", "StdErr=(null)", "StdOut=(null)", "Comment=(null)")
 
 
-def _lines_of(job: Mapping[str, Any]) -> list[str]:
+def _lines_of(job: fields.View) -> list[str]:
     is_array = job["array_id"] is not None or job.get("array_tasks") is not None
     if job["argv"]:
         program, *words = job["argv"]

@@ -39,6 +39,7 @@ from drfd_cli.output import Result
 from drfd_cli.submission.job_line import WrongWords, directives
 
 if TYPE_CHECKING:
+    from drfd.payload.pack import Submission
     from drfd.protocol.replies import JobView, SubmissionReply
 
 
@@ -241,7 +242,7 @@ def edit(job_id: Ref) -> None:
         _retry(client, job_id, changes)
 
 
-def _demand(before: Mapping[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+def _demand(before: Submission, fields: Submission) -> dict[str, Any]:
     """Return the changed demand. Lines that were removed ask for nothing of what they named.
     Raises Refused without cores or memory, of which each job has some."""
     found = dict(fields.get("demand", {}))
@@ -288,7 +289,7 @@ def _refuse_unfit(reply: SubmissionReply) -> None:
 
 def _written(reply: SubmissionReply) -> str:
     """Return the file to edit."""
-    fields: dict[str, Any] = {**reply["submission"], **_conditions(reply)}
+    fields: Submission = {**reply["submission"], **_conditions(reply)}
     # What needs several lines stays as it is.
     words = [each for each in map(shlex.join, words_of(fields)) if each.isprintable()]
     lines = "".join(f"{_MARK}{each}\n" for each in words)
@@ -299,7 +300,7 @@ def _written(reply: SubmissionReply) -> str:
 
 def _conditions(reply: SubmissionReply) -> dict[str, object]:
     """Return the conditions of the start of a job that waits."""
-    conditions: Mapping[str, Any] = reply.get("conditions", {}) if reply["live"] else {}
+    conditions = reply.get("conditions", {}) if reply["live"] else {}
     # These are not signed: nothing else that the daemon says may replace what is.
     return {name: conditions[name] for name in _CONDITIONS if name in conditions}
 

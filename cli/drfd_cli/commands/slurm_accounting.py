@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import click
 
@@ -49,7 +48,7 @@ def _refuse_json(found: Mapping[str, object], name: str) -> None:
 # -- accounts ----------------------------------------------------------------------------------
 
 
-def _leaves(client: Connection) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+def _leaves(client: Connection) -> Iterator[tuple[str, str, fields.View]]:
     """Yield the account and the user (none for the account itself) of each node of the tree, the
     caller's among them. A user in no pool has an account of that name."""
     pools = {f"root.{pool}" for pool in client.request("recent")["pools"]}
@@ -69,7 +68,7 @@ def _leaves(client: Connection) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
         yield f"root.{caller}", caller, {}
 
 
-def _share(node: Mapping[str, Any]) -> str:
+def _share(node: fields.View) -> str:
     weight = node.get("weight", 1)
     return f"{max(weight.values()) if isinstance(weight, dict) else weight:g}"
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from operator import itemgetter
 from signal import SIGKILL
-from typing import Any
 
 import click
 
@@ -211,7 +210,7 @@ def print_table(
         click.echo(line)
 
 
-def lines_of(job: Mapping[str, Any], steps: list[str]) -> Iterator[Mapping[str, Any]]:
+def lines_of(job: fields.View, steps: list[str]) -> Iterator[fields.View]:
     """Yield a job and its steps, of which its script is one; if some are named, only those."""
     label = fields.job_label(job)
     are_named = any(step.partition(".")[0] == label for step in steps)
@@ -225,7 +224,7 @@ def lines_of(job: Mapping[str, Any], steps: list[str]) -> Iterator[Mapping[str, 
                 yield step
 
 
-def steps_of(job: Mapping[str, Any], steps: list[str]) -> list[Mapping[str, Any]]:
+def steps_of(job: fields.View, steps: list[str]) -> list[fields.View]:
     """Return the steps of a running job that run; if some are named, only those."""
     lines = lines_of(job, steps)
     return [line for line in lines if "step" in line and line["ended_at"] is None]
@@ -315,7 +314,7 @@ def scancel(words: list[str]) -> int:
 _CHOOSING = ("partition", "account", "nodelist", "qos", "reservation")
 
 
-def _jobs_of_others(client: Connection, select: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _jobs_of_others(client: Connection, select: fields.View) -> list[fields.View]:
     """Return the jobs that are meant and that the caller may not cancel."""
     caller = client.request("hello")
     if caller["admin"] or select["user"] == caller["user"]:
@@ -324,7 +323,7 @@ def _jobs_of_others(client: Connection, select: Mapping[str, Any]) -> list[Mappi
     return [job for job in jobs if job["user"] != caller["user"]]
 
 
-def _meant(client: Connection, select: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _meant(client: Connection, select: fields.View) -> list[fields.View]:
     """Return the live jobs with these ids, if there are any, that pass every filter too."""
     user, pattern, states = select["user"], select.get("name"), select["states"]
     return [
@@ -337,13 +336,13 @@ def _meant(client: Connection, select: Mapping[str, Any]) -> list[Mapping[str, A
     ]
 
 
-def _is_confirmed(job: Mapping[str, Any]) -> bool:
+def _is_confirmed(job: fields.View) -> bool:
     name = output.clean(job["name"])
     question = f"Cancel job_id={fields.job_label(job)} name={name} partition={fields.pool(job)}"
     return output.confirm(question)
 
 
-def _refs(job: Mapping[str, Any]) -> list[Ref]:
+def _refs(job: fields.View) -> list[Ref]:
     label = fields.job_label(job)
     return parse_ids(label.partition("%")[0] + "]" * ("%" in label))
 

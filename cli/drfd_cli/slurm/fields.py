@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from drfd_cli.output import Column
 
 V = TypeVar("V")
-#: A job as the daemon shows it.
+#: A job, a step of one, or a node of the tree, as the daemon shows it.
 View = Mapping[str, Any]
 #: The states → Slurm's name and short name.
 STATES = {

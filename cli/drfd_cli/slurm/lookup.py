@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,6 +21,9 @@ from drfd.common.units import MAIN
 from drfd_cli import output
 from drfd_cli.slurm import fields, host_name, known
 from drfd_cli.slurm.grammar import SLURM_VERSION, parts
+
+if TYPE_CHECKING:
+    from drfd.protocol.replies import WindowView
 
 #: Options by their long names, each with its values.
 Found = Mapping[str, list[str]]
@@ -77,13 +80,13 @@ def user_names(client: Connection, words: Iterable[str]) -> list[str]:
     return found
 
 
-def pool_names(job: Mapping[str, Any]) -> set[str]:
+def pool_names(job: fields.View) -> set[str]:
     """Return the names by which the job's pool can be meant."""
     path: str = job["pool"]
     return {path, path.removeprefix("root."), path.rsplit(".", 1)[-1]}
 
 
-def filters(found: Found) -> Callable[[Mapping[str, Any]], bool]:
+def filters(found: Found) -> Callable[[fields.View], bool]:
     """Return a test of jobs for the options that name names, partitions, accounts and the like."""
 
     def words(*options: str) -> set[str]:
@@ -98,7 +101,7 @@ def filters(found: Found) -> Callable[[Mapping[str, Any]], bool]:
     is_here &= none.isdisjoint(found) and _is_in(found, "nnodes", 1)
     licenses, groups = words("licenses"), words("gid", "group")
 
-    def passes(job: Mapping[str, Any]) -> bool:
+    def passes(job: fields.View) -> bool:
         own = pool_names(job)
         return (
             is_here
@@ -212,7 +215,7 @@ def just_ended(client: Connection, **select: object) -> list[fields.View]:
     return list(found)[::-1]
 
 
-def as_reservation(window: Mapping[str, Any]) -> dict[str, object]:
+def as_reservation(window: WindowView) -> dict[str, object]:
     """Return a maintenance window, which is a reservation in Slurm, with what is shown of it."""
     return {
         **window, "ReservationName": output.clean(window["name"]),

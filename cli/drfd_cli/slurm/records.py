@@ -12,9 +12,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import drfd
+
+if TYPE_CHECKING:
+    from drfd_cli.slurm.fields import View
 
 #: The program that is the parent of a step of one task.
 _PARENT = Path(drfd.__file__).parent / "launcher/runner/starter/drfd-starter"
@@ -24,9 +27,7 @@ _MOST_BYTES = 1 << 22
 #: a while where there are many.
 _KEPT_S, _TIDIES = 90 * 86400, 50
 
-#: A line: what a step asks for, when it began, or how it ended.
-_Line = Mapping[str, Any]
-#: What lines hold, and how it is read.
+#: What lines hold, and how it is read: what a step asks for, when it began, or how it ended.
 _READ: Mapping[str, Callable[[Any], Any]] = {
     "step": int, "name": str, "tasks": int, "cores": int, "at_s": float, "exit_code": int,
     "signal": int, "cpu_s": float, "peak_bytes": int, "read_bytes": int, "written_bytes": int,
@@ -121,7 +122,7 @@ def _tidy(directory: Path) -> None:
                 path.unlink()
 
 
-def steps_of(job: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def steps_of(job: View) -> Iterator[View]:
     """Yield the steps that an own job has begun, as Slurm's lists show jobs."""
     if job["uid"] != os.getuid() or job["started_at"] is None:
         return
@@ -133,7 +134,7 @@ def steps_of(job: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         text = _read(fd)
     finally:
         os.close(fd)
-    lines: dict[str, dict[int, _Line]] = {"asked": {}, "began": {}, "ended": {}}
+    lines: dict[str, dict[int, View]] = {"asked": {}, "began": {}, "ended": {}}
     for each in text.splitlines():
         # A line may be cut short, where a disk was full.
         with suppress(ValueError, TypeError, KeyError, AttributeError):
@@ -152,9 +153,7 @@ def steps_of(job: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
             yield _step(job, begun, lines["ended"].get(number), len(own))
 
 
-def _step(
-    job: Mapping[str, Any], begun: _Line, ended: _Line | None, number: int
-) -> Mapping[str, Any]:
+def _step(job: View, begun: View, ended: View | None, number: int) -> View:
     """Return one of so many steps of the job. Raises KeyError."""
     cores = max(1, min(begun["cores"], -int(-job["demand"]["cores"] // 1)))
     step = {

@@ -19,11 +19,11 @@ from drfd_cli.submit_warnings import warnings_about
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
-    from typing import Any
 
     from drfd.client.connection import Connection
+    from drfd.payload.pack import Submission
     from drfd.protocol.replies import JobView, SubmitReply
     from drfd_cli.slurm.sbatch_options import Translation
     from drfd_cli.submission.job_line import JobLine
@@ -79,7 +79,7 @@ def request_of(
         raise Refused(error.code, f"{own[0]}: {error.text}", hint=error.hint) from None
 
 
-def warn(line: JobLine, request: Mapping[str, Any], *, called: str = "drf submit") -> None:
+def warn(line: JobLine, request: Submission, *, called: str = "drf submit") -> None:
     """Print how its options are read, and what may keep the job of this request from running as its
     submitter means it. `called` is the command that has the options."""
     warnings = [*line.remarks, *warnings_about(request)]
@@ -140,7 +140,7 @@ def queue(line: JobLine, client: Connection, *, shown: str | None = None) -> int
     return wait_for_end(client, reply["id"], is_quiet=values["quiet"])
 
 
-def _tell_notes(reply: Mapping[str, Any]) -> None:
+def _tell_notes(reply: SubmitReply) -> None:
     """Print what the daemon has to say of a submission."""
     if reply.get("drain") is not None:
         from drfd_cli.output import drain_notices

@@ -523,7 +523,7 @@ def tree_table(
         style = "warm" if row["pending"] and level < 1 else "good" if level >= 1 else "dim"
         return Painted(f"{level:.0%}" if level < 100 else "many", style)
 
-    def count(key: str, row: Mapping[str, Any]) -> Painted:
+    def count(key: str, row: Mapping[str, object]) -> Painted:
         return Painted(row[key], "plain" if row[key] else "dim")
 
     shown = [

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import msgspec
 
@@ -115,7 +115,7 @@ def _amount(account: Account, axis: str) -> replies.AccountedView:
 def advice_view(advice: Advice | None) -> replies.AdviceView | None:
     if advice is None:
         return None
-    view: dict[str, Any] = {
+    view = {
         **sums_view(advice.demand),
         **({"cores_max": advice.cores_max_milli / 1000} if advice.cores_max_milli else {}),
         "time_limit_s": advice.time_limit_s,
