@@ -69,7 +69,7 @@ from drfd.launcher.schedule import (
 )
 from drfd.launcher.signatures import KeyFiles, SigningKeys, accepts_exec, with_check
 from drfd.launcher.system import process
-from drfd.launcher.system.accounts import Accounts, Denied, NotAsked
+from drfd.launcher.system.accounts import AccountProcess, Denied, NotAsked
 from drfd.launcher.system.background import BackgroundWork, own_program
 from drfd.launcher.system.cleanup import IpcSweeps
 from drfd.launcher.system.private_tmp import PrivateSpaces
@@ -202,7 +202,7 @@ class Launcher(Performer[LocalAttempt]):
             self.starter, needed & syscalls.capabilities().permitted,
         )  # fmt: skip
         self._background = background = BackgroundWork(self._selector)
-        self._accounts = Accounts(background, self._selector)
+        self._accounts = AccountProcess(background, self._selector)
         self._directory = Directory(self._accounts)
         self._spaces = PrivateSpaces(background, self.space_home)
         self._sweeps = IpcSweeps(

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from drfd.common.owner import Owner
 from drfd.launcher.protocol import SECRET_NAME, Assignment, ExecOrder
-from drfd.launcher.system.accounts import Accounts
+from drfd.launcher.system.accounts import AccountProcess
 from drfd.linux.descriptors import opened
 from drfd.linux.sealed import read_sealed
 from drfd.payload.signature import (
@@ -120,7 +120,7 @@ class KeyFiles:
     own, and the name of the account is part of its name. All are written anew after each start of
     the launcher, because the secret may be another one, and accounts may be gone."""
 
-    def __init__(self, directory: Path, keys: SigningKeys, accounts: Accounts) -> None:
+    def __init__(self, directory: Path, keys: SigningKeys, accounts: AccountProcess) -> None:
         """Make the directory, or empty it. Raises OSError."""
         self._keys, self._accounts = keys, accounts
         directory.mkdir(mode=0o711, exist_ok=True)

@@ -16,7 +16,7 @@ import pytest
 
 from drfd.launcher.protocol import Assignment
 from drfd.launcher.signatures import KeyFiles, SigningKeys, sealed_digest, with_check
-from drfd.launcher.system.accounts import Accounts
+from drfd.launcher.system.accounts import AccountProcess
 from drfd.linux.sealed import NotSealed, seal, sealed_size
 from drfd.payload import signature
 from drfd.payload.pack import MAX_BYTES, of_request
@@ -116,7 +116,7 @@ class Asked(NamedTuple):
     take: Callable[[object], None]
 
 
-class Directory(Accounts):
+class Directory(AccountProcess):
     """Answers when it is told to."""
 
     def __init__(self) -> None:

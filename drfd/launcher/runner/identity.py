@@ -16,7 +16,7 @@ from typing import TypeAlias
 from drfd.launcher.protocol import LaunchOrder
 from drfd.launcher.system.accounts import (
     MOST_UID,
-    Accounts,
+    AccountProcess,
     Denied,
     DirectoryFailed,
     NotAsked,
@@ -59,7 +59,7 @@ class Directory:
     directory service has lost it for jobs that start 15 seconds later. Changes of /etc/passwd and
     /etc/group take effect at the next job."""
 
-    def __init__(self, accounts: Accounts) -> None:
+    def __init__(self, accounts: AccountProcess) -> None:
         self._accounts = accounts
         self._known: dict[tuple[int, str], tuple[float, list[Version], Found]] = {}
         self._asked: dict[tuple[int, str], list[OnAnswer]] = {}

@@ -248,7 +248,7 @@ def give_up_rights() -> None:
 # -- who has questions ------------------------------------------------------------------------
 
 
-class Accounts:
+class AccountProcess:
     """The process that asks, started when it is needed and is not there."""
 
     def __init__(

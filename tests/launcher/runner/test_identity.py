@@ -18,7 +18,7 @@ import pytest
 from drfd.launcher.protocol import AttemptLimits
 from drfd.launcher.runner import identity, inheritance
 from drfd.launcher.system import accounts
-from drfd.launcher.system.accounts import Accounts, Denied, DirectoryFailed
+from drfd.launcher.system.accounts import AccountProcess, Denied, DirectoryFailed
 from drfd.launcher.system.background import BackgroundWork
 from drfd.linux import syscalls
 from drfd.linux.own_process import NOBODY
@@ -130,7 +130,7 @@ class Directory:
         program = python(f"{code}{patch}\naccounts.main(sys.argv[1:])")
         self._selector = selectors.DefaultSelector()
         work = BackgroundWork(self._selector)
-        self._accounts = Accounts(work, self._selector, program)
+        self._accounts = AccountProcess(work, self._selector, program)
         self._directory = identity.Directory(self._accounts)
 
     def close(self) -> None:
