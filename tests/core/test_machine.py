@@ -3,10 +3,9 @@
 Where jobs start, what is kept for them there, and why they wait.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from fractions import Fraction
 from math import inf
-from random import Random
 from typing import Any
 
 import pytest
@@ -28,7 +27,6 @@ from drfd.core.explain.waits import (
     TooLittleFree,
 )
 from drfd.core.fairness.rules import CONFIGURABLE, Pool, Preempting, ReservationSettings, Rules
-from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.events import Drained
 from drfd.core.model.job import Job, JobSpec, JobState
 from drfd.core.model.machine import (
@@ -36,8 +34,6 @@ from drfd.core.model.machine import (
     InstancePlace,
     Placed,
     choose_instances,
-    fits,
-    minus,
 )
 from drfd.core.model.resources import NOTHING, Axes, ClusterNode, Resources
 from drfd.core.scheduling.backfill import Reservation
@@ -819,97 +815,3 @@ def test_first_come_first_served_lets_go_on_who_holds_the_memory_that_the_first_
     bench.feed(st.CancelAsked(now(), 1, BOB))
     seen = context(bench, 1)
     assert schedule(bench.ledger, by_turn, pass_context=seen).admitted == [2, waiting[0]]
-
-
-# -- random lives of jobs on GPUs ------------------------------------------------------------------
-
-
-def some_gpus(random: Random, **changes: Any) -> JobSpec:
-    count = random.choice([0, 1, 1, 2, 3])
-    return of_gpus(count, **changes) if count else spec(**changes)
-
-
-def steps(bench: Bench, random: Random, asks: Callable[..., JobSpec]) -> Iterator[str]:
-    """One random thing after the other that may happen to a job; its name."""
-    for _ in range(300):
-        # In order of ids, so that a seed means the same always.
-        live = sorted(bench.ledger.allocated_jobs(), key=lambda job: job.id)
-        job = random.choice(live) if live else None
-        match random.choice(["submit", "pass", "pass", "up", "end", "gone", "freeze", "resume"]):
-            case "submit":
-                actor, pool = random.choice([(ALICE, "root.alice"), (BOB, "root.bob")])
-                bench.submit(asks(random, actor=actor, pool=pool, preemptible=True))
-                yield "submit"
-            case "pass":
-                bench.schedule()
-                yield "pass"
-            case "up" if job is not None and job.state is JobState.STARTING:
-                bench.feed(launched(job.id, job.attempt))
-                yield "up"
-            case "end" if job is not None and job.state in (JobState.RUNNING, JobState.SUSPENDED):
-                if random.random() < 0.3 and job.state is JobState.RUNNING and not job.freezing:
-                    bench.preempt(job.id)
-                bench.feed(ended(job.id, job.attempt))
-                yield "end"
-            case "gone" if job is not None and job.state is JobState.CLEANING:
-                bench.feed(st.RemovedReport(now().at_s, job.id, job.attempt))
-                yield "gone"
-            case "freeze" if job is not None and job.state is JobState.RUNNING:
-                bench.feed(st.SuspendAsked(now(), job.id, ADMIN))
-                bench.feed(st.FrozenReport(now().at_s, job.id, job.attempt, mono_s=now().mono_s))
-                yield "freeze"
-            case "resume" if job is not None and job.state is JobState.SUSPENDED:
-                bench.feed(st.ResumeAsked(now(), job.id, ADMIN))
-                yield "resume"
-
-
-def some_memory(random: Random, **changes: Any) -> JobSpec:
-    part = of_gpu_memory(random.randint(1, 24), **changes)
-    others = of_gpus(1, **changes), of_gpus(2, **changes), of_gpu_memory(3, 2, **changes)
-    return random.choice([part, part, part, *others, spec(**changes)])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(25))
-@pytest.mark.parametrize(
-    ("how", "asks", "unit"),
-    [(with_gpus, some_gpus, 24 * GIB), (with_shared_gpus, some_memory, 1)],
-    ids=["whole", "shared"],
-)
-def test_no_gpu_is_ever_given_more_than_it_has_and_nothing_idles(how, asks, unit, seed):
-    """And all are given back."""
-    bench, random = Bench(how(4)), Random(seed)
-    seen = set()
-    for step in steps(bench, random, asks):
-        seen.add(step)
-        of_each: dict[str, int] = {}
-        for job in bench.ledger.allocated_jobs():
-            own = gpus_of(job)
-            assert len(own) == sum(count for _, count in job.spec.demand.gres)
-            for each in own:
-                of_each[each] = of_each.get(each, 0) + part_of(job)
-        assert all(each <= 24 * GIB for each in of_each.values())
-        assert sum(of_each.values()) == bench.ledger.allocated[4] * unit
-        if step == "pass":
-            axes, shares = bench.ledger.axes, bench.rules.shares
-            free = minus(axes.room(shares.capacity), bench.ledger.allocated)
-            waiting = [bench.ledger.wanted(job) for job in bench.ledger.jobs.values()]
-            assert not any(each is not None and fits(each, free) for each in waiting)
-        if random.random() < 0.1:
-            # Killed, and started again: the books are what the events make of them.
-            bench.check()
-            bench.ledger = Ledger.of_events(bench.rules.axes, bench.events)
-    assert seen >= {"submit", "pass", "up", "end", "gone", "freeze"}
-    while bench.ledger.allocations:
-        for job in list(bench.ledger.allocated_jobs()):
-            bench.feed(st.CancelAsked(now(), job.id, ADMIN))
-            bench.feed(ended(job.id, job.attempt))
-            bench.feed(st.RemovedReport(now().at_s, job.id, job.attempt))
-    assert bench.ledger.taken == {}
-    bench.check()
-
-
-def part_of(job: Job) -> int:
-    (_, count), *_ = job.spec.demand.gres or (("gpu", 0),)
-    memory = dict(job.spec.demand.gres_memory).get("gpu", 24 * GIB)
-    return memory if count == 1 else 24 * GIB

@@ -19,7 +19,6 @@ from core.worlds import lines_counted
 from drfd.common.errors import Refused
 from drfd.common.indices import Span, count_of
 from drfd.core.decisions import stimuli as st
-from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import (
@@ -35,11 +34,8 @@ from drfd.core.model.job import (
     Warn,
     Whose,
 )
-from drfd.core.model.machine import fits
 from drfd.core.model.options import Demand
 from drfd.core.model.resources import Axes
-from drfd.core.scheduling.kept_free import free_of
-from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler, start_events
 from fakes import (
     ADMIN,
@@ -419,11 +415,6 @@ def submit_array(
     return event.array_id
 
 
-def is_pending(bench: Bench, job_id: int) -> bool:
-    job = bench.ledger.find(job_id)
-    return job is not None and job.state is JobState.PENDING
-
-
 class Twins:
     """Two benches in which the same happens: one has arrays, the other their tasks one by one."""
 
@@ -532,36 +523,6 @@ def test_an_array_lives_as_its_tasks_would_one_by_one(seed, steps):
     assert starts > steps / 8
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6))
-def test_with_a_bound_as_many_run_as_may_and_all_come_to_their_end(seed):
-    random = Random(seed)
-    bench = Bench(rules(cores=9))
-    most = random.randint(1, 5)
-    array_id = submit_array(bench, (0, 39, 1), at_once=most)
-    done: set[int] = set()
-    for step in range(400):
-        ids = list(range(array_id + 1, array_id + 41))
-        chosen = random.choice(ids)
-        ask = random.choice([st.HoldAsked, st.ReleaseAsked, st.ReleaseAsked])
-        attempt(bench, ask(now(), random.choice([chosen, chosen, array_id]), ALICE))
-        bench.schedule()
-        array_state = bench.ledger.arrays.get(array_id)
-        if array_state is None:
-            break
-        held = [job.id for job in bench.ledger.allocated_jobs()]
-        pending = [each for each in ids if is_pending(bench, each)]
-        assert len(held) == min(most, len(held) + len(pending))
-        for job_id in random.sample(held, random.randint(0, len(held))):
-            assert job_id not in done
-            bench.finish(job_id)
-            done.add(job_id)
-        if step % 20 == 0:
-            bench.check()
-    assert len(done) == 40
-    bench.check()
-
-
 def steps_of(do: Callable[[], object]) -> int:
     with lines_counted() as lines:
         do()
@@ -643,95 +604,3 @@ def test_a_start_is_as_cheap_where_many_wait(kind):
 
     few, many = work(20), work(200)
     assert many < few + few // 4
-
-
-# -- groups ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("seed", "steps"), runs(range(40), steps=60, quick=15))
-def test_never_more_run_of_a_group_and_no_job_waits_wrongly(seed, steps):
-    random = Random(seed)
-    bench = Bench(replace(rules(), reserving=ReservationSettings(reserves=False)))
-    scheduler = Scheduler(bench.rules.half_life_s, RunTimes())
-
-    def feed(stimulus: st.Stimulus) -> None:
-        try:
-            found = bench.feed(stimulus)
-        except Refused:
-            return
-        for event in found:
-            job_id = event.array_id if isinstance(event, ev.ArraySubmitted) else event.job_id
-            job = bench.ledger.find_common(job_id)
-            if job is not None:
-                scheduler.note(job)
-            else:
-                scheduler.forget_derived_state()
-
-    def one_pass() -> None:
-        fresh = schedule(bench.ledger, bench.rules)
-        for event in scheduler.run(bench.ledger, bench.rules, now()):
-            assert isinstance(event, ev.Admitted)
-            job = bench.ledger.job(event.job_id)
-            group = job.spec.group
-            if group is not None and group.at_once is not None:
-                assert running_of_groups(bench)[job.spec.user, group.name] < group.at_once
-            scheduler.note(bench.ledger.apply(event))
-        assert scheduler.last_plan is not None
-        assert scheduler.last_plan.admitted == fresh.admitted, "the kept index is wrong"
-
-    for _ in range(steps):
-        live = list(bench.ledger.jobs.values())
-        deed = random.choice(["submit", "submit", "array", "end", "end", "cancel", "set", "hold"])
-        user = random.choice([ALICE, BOB])
-        if deed in ("submit", "array"):
-            group = random.choice([None, UserGroup("a", 1), UserGroup("a", 2), UserGroup("b", 3)])
-            asked = replace(
-                spec(f"root.{user.user}", actor=user, priority=random.choice([0, 0, 1])),
-                demand=demand(random.choice([1, 1, 2, 4])),
-                group=group,
-            )
-            spans = ((0, 3, 1),) if deed == "array" else ()
-            at_once = random.choice([None, 1, 2]) if spans else None
-            feed(st.SubmitAsked(now(), asked, spans=spans, at_once=at_once))
-        elif live:
-            job = random.choice(live)
-            if deed == "end" and job.state is JobState.STARTING:
-                feed(launched(job.id))
-                feed(ended(job.id))
-                feed(st.RemovedReport(now().at_s, job.id, 1))
-            elif deed == "cancel" and random.random() < 0.3:
-                feed(st.CancelAsked(now(), job.id, ADMIN))
-            elif deed == "set":
-                group = UserGroup(*random.choice([("a", 1), ("a", 3), ("", None), ("b", None)]))
-                feed(st.ChangeAsked(now(), job.array_id or job.id, ADMIN, st.Change(group=group)))
-            elif deed == "hold":
-                kind = random.choice([st.HoldAsked, st.ReleaseAsked])
-                feed(kind(now(), job.array_id or job.id, ADMIN))
-        bench.ledger.check()
-        if random.random() < 0.7:
-            one_pass()
-            while scheduler.is_cut:
-                one_pass()
-            bench.ledger.check()
-            _assert_that_none_waits_wrongly(bench)
-
-
-def running_of_groups(bench: Bench) -> Counter[tuple[str, str]]:
-    jobs = bench.ledger.allocated_jobs()
-    return Counter((job.spec.user, job.spec.group.name) for job in jobs if job.spec.group)
-
-
-def _assert_that_none_waits_wrongly(bench: Bench) -> None:
-    ledger = bench.ledger
-    free, count = free_of(ledger, bench.rules, None), running_of_groups(bench)
-    tasks = [each.tasks.job for each in ledger.arrays.values() if each.tasks is not None]
-    for job in [*ledger.jobs.values(), *tasks]:
-        group, wanted = job.spec.group, ledger.wanted(job)
-        if wanted is None or not fits(wanted, free):
-            continue
-        bound = ledger.arrays[job.array_id].array.at_once if job.array_id is not None else None
-        if bound is not None and ledger.queues.running[job.spec.user, job.array_id or 0] >= bound:
-            continue
-        assert group is not None, f"{job} fits and waits"
-        assert group.at_once is not None, f"{job} fits and waits"
-        assert count[job.spec.user, group.name] >= group.at_once, f"{job} fits and waits"
