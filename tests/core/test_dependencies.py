@@ -1,7 +1,6 @@
 """Jobs that belong together: those that wait for others, arrays, and groups that users make."""
 
 from collections import Counter
-from collections.abc import Callable
 from copy import deepcopy
 from math import inf
 from random import Random
@@ -64,7 +63,7 @@ from fakes import (
     spec,
     tables,
 )
-from seeds import runs, seeds
+from seeds import seeds
 
 # -- dependencies ----------------------------------------------------------------------------------
 
@@ -315,86 +314,6 @@ class Parts:
         self.feed(launched(job_id))
         self.feed(ended(job_id, 1, at_s, exit_code=exit_code))
         self.feed(st.RemovedReport(now(at_s).at_s, job_id, 1))
-
-
-def results(ledger: Ledger) -> dict[int, Any]:
-    """What is true of each job that lives; since when it waits for its turn, too."""
-    jobs = [*ledger.jobs.values(), *(each.array.common for each in ledger.arrays.values())]
-    return {job.id: (job.state, job.awaits, job.broken, job.eligible_at) for job in jobs}
-
-
-def life(books: Parts, seed: int, between: Callable[[], object]) -> None:
-    """Jobs and arrays that wait for each other, their ends, and what is asked for meanwhile."""
-    random, at_s = Random(seed), 0.0
-    ids: list[int] = []
-    for _ in range(60):
-        at_s += 1.0
-        live = [each for each in ids if books.ledger.lives(each)]
-        chance = random.random()
-        known = random.sample(ids[-12:], min(len(ids), random.choice([0, 1, 1, 2, 4])))
-        asked = spec(
-            after=tuple(Dependency(each, random.choice([*RequiredOutcome])) for each in known),
-            priority=random.choice([0, 0, 5]),
-            actor=random.choice([ALICE, BOB]),
-        )
-        chosen = random.choice(live) if live else None
-        code, choice = random.choice([0, 0, 1]), random.random()
-        if chance < 0.5 or chosen is None:
-            spans = ((0, 3, 1),) if choice < 0.2 else ()
-            first = books.submit(asked, spans=spans)
-            ids += range(first, books.ledger.next_id)
-        elif chance < 0.8:
-            job = books.ledger.find(chosen)
-            # What waits, as far as has been told, starts in one of the books later than in another.
-            if job is not None and job.state is JobState.PENDING and not job.spec.after:
-                books.run(chosen, code, at_s)
-        else:
-            kind = st.CancelAsked if choice < 0.7 else st.HoldAsked
-            try:
-                books.feed(kind(now(at_s), chosen, st.Actor("root", 0, is_admin=True)))
-            except Refused:
-                pass
-        between()
-
-
-@pytest.mark.parametrize(("most", "lives"), runs([1, 2], steps=30, quick=3))
-def test_told_in_parts_all_jobs_stand_as_if_they_had_been_told_at_once(most, lives):
-    """Whatever happens between two parts, and also if the books are read anew between them."""
-    told = untold = 0
-    for seed in range(lives):
-        at_once, parts, read = Parts(), Parts(most), Parts(most)
-
-        def read_again(books: Parts = read) -> None:
-            nonlocal told, untold
-            told += len(books.tell())
-            untold += bool(books.ledger.dependents.ended)
-            before = books.ledger
-            before.check()
-            books.ledger = Ledger.of_jobs(
-                RULES.axes,
-                before.jobs.values(),
-                arrays=before.arrays.live(),
-                next_id=before.next_id,
-                ended=lambda ids: before.dependents.ended,
-            )
-
-        life(at_once, seed, at_once.tell)
-        life(parts, seed, parts.tell)
-        life(read, seed, read_again)
-        for books in (parts, read):
-            told += len(report_all_ends(books.ledger, 9.0))
-            assert results(books.ledger) == results(at_once.ledger), seed
-            assert not books.ledger.dependents.ended
-            books.ledger.check()
-        # And these are right: as each end of all that a job waits for says by itself.
-        for job in at_once.ledger.jobs.values():
-            over = [each for each in job.spec.after if each.job_id in at_once.ended]
-            assert set(job.awaits) == set(job.spec.after) - set(over), seed
-            bad = any(not is_met(each.want, at_once.ended[each.job_id]) for each in over)
-            assert (job.broken is not None) is bad, seed
-    if lives == 30:
-        assert told > 100
-        assert untold > (20 if most == 1 else 1)
 
 
 def crowd(books: Parts, first: int, *specs: JobSpec) -> list[int]:

@@ -10,14 +10,12 @@ from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from random import Random
-from typing import Any
 
 import pytest
-from msgspec import structs
 
 from core.worlds import lines_counted
 from drfd.common.errors import Refused
-from drfd.common.indices import Span, count_of
+from drfd.common.indices import count_of
 from drfd.core.decisions import stimuli as st
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
@@ -25,7 +23,6 @@ from drfd.core.model.job import (
     RETRIED_BY_DEFAULT,
     Dependency,
     Job,
-    JobSpec,
     JobState,
     Outcome,
     RequiredOutcome,
@@ -402,125 +399,7 @@ def test_the_walks_meet_every_kind_of_event_and_every_outcome():
     assert few == {}
 
 
-# -- arrays: as if every task had been submitted by itself, and as cheap as one job ----------------
-
-
-def submit_array(
-    bench: Bench, span: Span, *, asked: JobSpec | None = None, held: bool = False,
-    at_once: int | None = None,
-) -> int:  # fmt: skip
-    asked = asked or spec()
-    (event,) = bench.feed(st.SubmitAsked(now(), asked, held, spans=(span,), at_once=at_once))
-    assert isinstance(event, ev.ArraySubmitted)
-    return event.array_id
-
-
-class Twins:
-    """Two benches in which the same happens: one has arrays, the other their tasks one by one."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = Random(seed)
-        how = rules(6, 12, weights={"bob": self.random.choice(["1", "3"])})
-        self.together, self.singly = Bench(how), Bench(how)
-        self.arrays: dict[int, range] = {}
-        self.at_s = 0.0
-
-    def conditions(self) -> dict[str, Any]:
-        """Now and then a time, or jobs and tasks to wait for."""
-        ledger = self.together.ledger
-        live = [job_id for job_id in range(1, ledger.next_id) if ledger.find(job_id)]
-        some = self.random.sample(live, min(len(live), self.random.choice([0, 0, 1, 2])))
-        begin_s = int(now(self.at_s).at_s) + self.random.randint(0, 60)
-        return {
-            "begin_s": self.random.choice([None, None, begin_s]),
-            "after": tuple(
-                Dependency(on, self.random.choice(list(RequiredOutcome))) for on in some
-            ),
-            "retry": self.random.choice([None, Retry(1, (Outcome.FAILED,))]),
-        }
-
-    def submit(self) -> None:
-        actor = self.random.choice([ALICE, BOB])
-        asks = demand(self.random.choice([1, 2, 3]), self.random.choice([1, 2, 5]))
-        asked = spec(
-            f"root.{actor.user}", actor=actor, asks=asks, priority=self.random.randint(-1, 1),
-            **(self.conditions() if self.random.random() < 0.4 else {}),
-        )  # fmt: skip
-        held = self.random.random() < 0.2
-        size = self.random.choice([0, 0, 1, 4, 9])
-        if not size:
-            assert self.together.submit(asked, held=held) == self.singly.submit(asked, held=held)
-            return
-        array_id = submit_array(self.together, (0, size - 1, 1), asked=asked, held=held)
-        # The array itself takes an id.
-        alone = self.singly.submit(replace(asked, after=()))
-        self.singly.feed(st.CancelAsked(now(), alone, actor))
-        ids = [self.singly.submit(asked, held=held) for _ in range(size)]
-        self.arrays[array_id] = range(ids[0], ids[-1] + 1)
-
-    def ask(self) -> None:
-        ask = self.random.choice([st.CancelAsked, st.HoldAsked, st.ReleaseAsked, st.ReleaseAsked])
-        actor = self.random.choice([ALICE, BOB, ADMIN])
-        if self.arrays and self.random.random() < 0.4:
-            array_id, tasks = self.random.choice([*self.arrays.items()])
-            attempt(self.together, ask(now(), array_id, actor))
-            for job_id in tasks:
-                attempt(self.singly, ask(now(), job_id, actor))
-        else:
-            job_id = self.random.randrange(1, self.together.ledger.next_id + 1)
-            if job_id not in self.arrays:
-                for bench in (self.together, self.singly):
-                    attempt(bench, ask(now(), job_id, actor))
-
-    def tick(self) -> None:
-        self.at_s += self.random.choice([1, 5, 30])
-        for bench in (self.together, self.singly):
-            bench.feed(st.Tick(now(self.at_s)))
-
-    def schedule(self) -> list[int]:
-        started = self.together.schedule()
-        assert started == self.singly.schedule()
-        return started
-
-    def finish(self) -> None:
-        running = sorted(job.id for job in self.together.ledger.allocated_jobs())
-        for job_id in self.random.sample(running, self.random.randint(0, len(running))):
-            exit_code, attempt = self.random.choice([0, 0, 3]), self.together.job(job_id).attempt
-            for bench in (self.together, self.singly):
-                bench.feed(ended(job_id, attempt, exit_code=exit_code))
-                bench.feed(st.RemovedReport(now(self.at_s).at_s, job_id, attempt))
-
-    def compare(self) -> None:
-        here, there = self.together.ledger, self.singly.ledger
-        for table in ("queues", "used", "allocations", "allocated", "next_id"):
-            assert getattr(here, table) == getattr(there, table), table
-        for table in ("states", "waiting"):
-            assert getattr(here.job_counts, table) == getattr(there.job_counts, table), table
-        for job_id in range(1, here.next_id):
-            task, job = here.find(job_id), there.find(job_id)
-            if task is not None:
-                task = structs.replace(task, array_id=None, array_index=None)
-            assert task == job
-
-
-def attempt(bench: Bench, stimulus: st.Stimulus) -> None:
-    try:
-        bench.feed(stimulus)
-    except Refused:
-        pass
-
-
-@pytest.mark.parametrize(("seed", "steps"), runs(range(6), steps=80, quick=15))
-def test_an_array_lives_as_its_tasks_would_one_by_one(seed, steps):
-    twins = Twins(seed)
-    starts = 0
-    for step in range(steps):
-        twins.random.choice([twins.submit, twins.ask, twins.finish, twins.tick])()
-        starts += len(twins.schedule())
-        twins.compare()
-        if step % 30 == 0:
-            twins.together.check()
-    assert starts > steps / 8
+# -- arrays, as cheap as one job -------------------------------------------------------------------
 
 
 def steps_of(do: Callable[[], object]) -> int:
