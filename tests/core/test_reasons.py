@@ -108,14 +108,6 @@ def test_a_shortage_names_what_is_free_and_who_holds_what_is_lacking_and_until_w
     assert why(bench, 4) == too_little("cores", 8000, 3000, small, large)
 
 
-def test_the_holder_whose_end_lets_the_job_start_is_named_and_not_the_largest(bench):
-    bench.start(of(BOB, 6))
-    bench.start(of(CAROL, 2, limit_s=60))
-    bench.start(of(CAROL, 0.5, limit_s=30))
-    bench.submit(of(ALICE, 2))
-    assert why(bench, 4) == too_little("cores", 2000, 500, holder("2", "carol", 2000, 60))
-
-
 def test_a_shortage_of_something_that_nobody_holds_any_more_names_nobody(bench):
     """The pass that is explained from may be a moment older than the books: a job has ended, or
     was frozen."""
@@ -207,23 +199,6 @@ def test_within_a_pool_its_users_are_compared(bench):
 # -- limits, reservations, a launcher that is away -------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("limit", "evidence"),
-    [
-        ({"cores": 4000}, PathLimit("root.lab", "cores", 4000, 3000, 2000)),
-        ({"memory": 4 << 30}, PathLimit("root.lab", "memory", 4 << 30, 3 << 30, 2 << 30)),
-    ],
-)
-def test_a_job_that_fits_and_is_kept_back_by_a_limit_names_the_pool_and_what_it_holds(
-    bench, limit, evidence
-):
-    bench.rules = altered(bench.rules, pools={"lab": Pool(limit=limit)})
-    bench.start(spec("root.lab", asks=demand(3, 3)))
-    bench.submit(spec("root.lab", actor=BOB, asks=demand(2, 2)))
-    who = holder("1", "alice", evidence.held, 3600)
-    assert why(bench, 2) == replace(evidence, holders=(who,))
-
-
 def test_while_the_launcher_is_away_nothing_else_is_to_blame(bench):
     bench.start(of(BOB, 9))
     bench.submit()
@@ -308,22 +283,6 @@ def test_a_user_who_is_newer_than_the_pass_is_told_a_reason_as_those_before(benc
     assert why(bench, 4, last).code is why(bench, 3, last).code
 
 
-# -- the list --------------------------------------------------------------------------------------
-
-
-def test_after_a_pass_every_waiting_job_has_a_reason_other_than_starting_soon(bench):
-    """A pass places all that fits, so what still waits waits for something."""
-    for at in range(12):
-        actor = (ALICE, BOB, CAROL)[at % 3]
-        bench.submit(of(actor, 1 + at % 4, 1 + at % 5))
-    bench.schedule()
-    waiting = [job.id for job in bench.ledger.jobs.values() if job.state is JobState.PENDING]
-    codes = {job_id: why(bench, job_id) for job_id in waiting}
-    assert waiting
-    assert {reason.code for reason in codes.values() if reason} <= {RESOURCES, FAIR_SHARE}
-    assert None not in codes.values()
-
-
 # -- other policies --------------------------------------------------------------------------------
 
 
@@ -404,15 +363,6 @@ def test_an_array_stands_for_its_tasks(bench):
     bench.feed(st.SubmitAsked(now(), spec(), True, spans=((0, 4, 1),)))
     waiting = bench.submit(spec(after=(Dependency(1),)))
     assert unknown(bench, waiting) == "somebody must release job 1 first"
-
-
-def test_a_suspended_job_gives_nothing_back_until_somebody_resumes_it(bench):
-    holder = bench.start(spec("root.bob", actor=BOB, asks=demand(1, 9)))
-    waiting = bench.submit(spec(asks=demand(1, 9)))
-    assert unknown(bench, waiting) is None
-    bench.feed(st.SuspendAsked(now(), holder, ADMIN))
-    bench.feed(st.FrozenReport(now().at_s, holder, 1, mono_s=now().mono_s))
-    assert unknown(bench, waiting) == f"somebody must resume job {holder} first"
 
 
 def test_what_its_user_keeps_suspended_gives_its_memory_back_in_the_end(bench):
