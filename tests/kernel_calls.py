@@ -1,8 +1,13 @@
 """System calls that only tests make; a failure is an error, as in `drfd.linux.syscalls`."""
 
 import ctypes
+import fcntl
 import os
+import signal
 import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from drfd.linux import syscalls
 
@@ -37,6 +42,20 @@ def take_descriptor(pid: int, fd: int) -> int:
         return _checked(_LIBC.syscall(438, pidfd, fd, 0))
     finally:
         os.close(pidfd)
+
+
+@contextmanager
+def leased(file: Path, flags: int = os.O_RDWR) -> Iterator[Callable[[], bool]]:
+    """Let whoever opens the file wait for the end of the block, but no longer than the kernel does,
+    which is 45 s. Yield whether somebody waits."""
+    lease = os.open(file, flags)
+    try:
+        # Else the signal that asks for the lease would end this process.
+        fcntl.fcntl(lease, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(lease, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        yield lambda: fcntl.fcntl(lease, fcntl.F_GETLEASE) != fcntl.F_WRLCK
+    finally:
+        os.close(lease)
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:

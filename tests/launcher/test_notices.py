@@ -1,7 +1,6 @@
 """Commands of the owner's in the job's place: once after the end, when nothing else of it is left,
 and inside of a job that runs, as far as that needs no cgroup."""
 
-import fcntl
 import os
 import signal
 from contextlib import suppress
@@ -11,6 +10,7 @@ import pytest
 
 from drfd.launcher.protocol import ExecOrder, SignalOrder, message_of
 from drfd.launcher.system import process
+from kernel_calls import leased
 from launcher.rig import UNTIL_GO, Asked, Controller, go, order, pid_in, shell, state_of, until
 
 pytestmark = pytest.mark.slow
@@ -58,30 +58,21 @@ def test_a_directory_that_is_gone_does_not_keep_it_from_telling(controller, work
     assert (tmp_path / "told").read_text() == "/\n"
 
 
-def test_asked_again_it_runs_no_second_time(launcher, controller, work):
+@pytest.mark.parametrize("restarts", [False, True])
+def test_asked_again_it_runs_no_second_time(launcher, controller, work, restarts):
+    """Neither by its launcher nor by the next one."""
     run(controller, work)
     order = shell("echo x >> told; read x < go", cwd=work)
     os.mkfifo(work / "go")
     controller.notify(order)
     until("the command", lambda: (work / "told").exists())
+    if restarts:
+        controller = launcher.restart()
     controller.notify(order)
     controller.list()  # All that was ordered has been read.
     go(work)
     assert controller.take("removed").get("notice") == "told"
     assert notify(controller, order) == "not told: nothing was left of the job"
-    assert (work / "told").read_text() == "x\n"
-
-
-def test_one_that_runs_is_left_to_the_next_launcher(launcher, controller, work):
-    run(controller, work)
-    order = shell("echo x >> told; read x < go", cwd=work)
-    os.mkfifo(work / "go")
-    controller.notify(order)
-    until("the command", lambda: (work / "told").exists())
-    controller = launcher.restart()
-    controller.notify(order)
-    go(work)
-    assert controller.take("removed").get("notice") == "told"
     assert (work / "told").read_text() == "x\n"
 
 
@@ -168,11 +159,6 @@ def test_one_that_is_stopped_before_it_has_begun_holds_nothing_up(make_launcher,
     program = work / "program"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    lease = os.open(program, os.O_RDWR)
-    # The kernel asks us to give it up as soon as somebody opens the file; by itself after 45 s.
-    fcntl.fcntl(lease, fcntl.F_SETSIG, signal.SIGURG)
-    fcntl.fcntl(lease, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-    controller.notify(order(str(program), cwd=work))
 
     def child() -> int | None:
         """The notifier's."""
@@ -181,16 +167,17 @@ def test_one_that_is_stopped_before_it_has_begun_holds_nothing_up(make_launcher,
             return None
         return next(iter(process.children(attempt.runner["pid"])), None)
 
-    until("the break of the lease", lambda: fcntl.fcntl(lease, fcntl.F_GETLEASE) != fcntl.F_WRLCK)
-    pid = until("the command's process", child)
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        assert controller.take("removed", id=1)["notice"] == "failed: it was stopped after 4 s"
-        assert state_of(pid) is None
-    finally:
-        os.close(lease)
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    with leased(program) as is_opened:
+        controller.notify(order(str(program), cwd=work))
+        until("its opening", is_opened)
+        pid = until("the command's process", child)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            assert controller.take("removed", id=1)["notice"] == "failed: it was stopped after 4 s"
+            assert state_of(pid) is None
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 # -- inside of a job: what is refused, and why --------------------------------------------

@@ -1,7 +1,6 @@
 """A real launcher, driven over its socket, through what can happen to it and to its runners; and as
 a program: its options, its lock, its supervisor."""
 
-import fcntl
 import os
 import resource
 import signal
@@ -19,6 +18,7 @@ from drfd.launcher.attempt_files import JOBS_STOP_FILE, Key
 from drfd.launcher.protocol import Devices, Message, SignalOrder, message_of
 from drfd.launcher.system import process
 from drfd.linux.device_nodes import DeviceNode
+from kernel_calls import leased
 from launcher.rig import (
     UNTIL_GO,
     WAIT_S,
@@ -244,17 +244,11 @@ def test_a_program_long_in_coming_counts_as_begun(make_launcher, work):
     program.write_text("#!/bin/sh\nexit 3\n")
     program.chmod(0o755)
     # For reading: a writer counts for an instant after its lease is gone, and no file that has one
-    # is executed. The kernel asks us to give it up as soon as somebody opens the file; by itself
-    # after 45 s.
-    lease = os.open(program, os.O_RDONLY)
-    fcntl.fcntl(lease, fcntl.F_SETSIG, signal.SIGURG)
-    fcntl.fcntl(lease, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-    try:
+    # is executed.
+    with leased(program, os.O_RDONLY) as is_opened:
         controller.launch(order(str(program), cwd=work))
         controller.take("launched", id=1, attempt=1)
-        until("its opening", lambda: fcntl.fcntl(lease, fcntl.F_GETLEASE) != fcntl.F_WRLCK)
-    finally:
-        os.close(lease)
+        until("its opening", is_opened)
     assert ended(controller) == (3, None)
 
 

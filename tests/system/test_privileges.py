@@ -1,7 +1,6 @@
 """Started by root, the controller gives up root's rights, and so does the process that waits for a
 job: what it can still do, and that nothing is lost by that."""
 
-import fcntl
 import json
 import os
 import signal
@@ -11,6 +10,7 @@ import pytest
 
 from drfd.launcher.runner.starter import program
 from instance import CONFIG, Instance, patient, status_of, wait_for
+from kernel_calls import leased
 
 pytestmark = pytest.mark.system
 
@@ -151,18 +151,14 @@ def test_nor_does_the_one_that_is_to_tell_of_a_start_while_the_user_delays_that(
     program_file = home / "program"
     program_file.write_text("#!/bin/sh\nexec sleep 600\n")
     program_file.chmod(0o755)
-    lease = os.open(program_file, os.O_RDWR)
-    # The kernel asks us to give it up as soon as somebody opens the file; by itself after 45 s.
-    fcntl.fcntl(lease, fcntl.F_SETSIG, signal.SIGURG)
-    fcntl.fcntl(lease, fcntl.F_SETLEASE, fcntl.F_WRLCK)
     words = ("--notify", "start", "--notify-command", "echo $DRF_STATE > told", "--", program_file)
-    job_id = instance.submit(*map(str, words), user=users[0].pw_uid, cwd=home)
-    wait_for("the exec", lambda: fcntl.fcntl(lease, fcntl.F_GETLEASE) != fcntl.F_WRLCK)
-    text = Path(instance.state, "launcher", "attempts", f"{job_id}.1").read_text()
-    records = [json.loads(line) for line in filter(None, text.splitlines())]
-    (runner,) = [each["pid"] for each in records if each["record"] == "runner"]
-    assert status_of(runner)["Seccomp"] == "2"
-    assert not (home / "told").exists()
-    os.close(lease)
+    with leased(program_file) as is_opened:
+        job_id = instance.submit(*map(str, words), user=users[0].pw_uid, cwd=home)
+        wait_for("the exec", is_opened)
+        text = Path(instance.state, "launcher", "attempts", f"{job_id}.1").read_text()
+        records = [json.loads(line) for line in filter(None, text.splitlines())]
+        (runner,) = [each["pid"] for each in records if each["record"] == "runner"]
+        assert status_of(runner)["Seccomp"] == "2"
+        assert not (home / "told").exists()
     wait_for("the notification", lambda: (home / "told").exists() and (home / "told").read_text())
     assert (home / "told").read_text() == "RUNNING\n"
