@@ -572,11 +572,11 @@ SENTENCES: list[tuple[Wait, str]] = [
     (HasReservation((short("cores", 8000, 3000),), 3600, Certainty.UNKNOWN),
      "needs 8 cores, 3 free; what is given back is kept for it"),
     (OwesIdle((short("cores", 8000, 3000),), "root.lab.bob", 3600),
-     "needs 8 cores, 3 free; nothing is kept for it before T+3600s: "
-     "what was kept for lab/bob has idled beyond reservation_allowance"),
+     "needs 8 cores, 3 free; nothing is reserved for it before T+3600s: "
+     "reservations of lab/bob kept idle more than reservation_allowance"),
     (OwesIdle((short("cores", 8000, 3000),), "root.bob", None),
-     "needs 8 cores, 3 free; nothing is kept for it: "
-     "what was kept for bob has idled beyond reservation_allowance"),
+     "needs 8 cores, 3 free; nothing is reserved for it: "
+     "reservations of bob kept idle more than reservation_allowance"),
     (ExternalUse(ResourceShortage("memory", 10 << 30, 8 << 30), used=8 << 30, kept=6 << 30),
      "needs 10G of memory, 8G free; "
      "processes outside drfd use 8G, 6G of it out of what is for jobs"),

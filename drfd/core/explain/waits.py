@@ -633,7 +633,7 @@ class HasReservation(TooLittleFree, frozen=True):
 
 
 class OwesIdle(TooLittleFree, frozen=True):
-    """Nothing is reserved for the job: what was kept free for its user has idled too much."""
+    """Nothing is reserved for the job: reservations of its user have kept too much idle."""
 
     path: str
     #: When enough of it will be repaid (Unix time), if that is known.
@@ -641,8 +641,8 @@ class OwesIdle(TooLittleFree, frozen=True):
 
     def text(self) -> str:
         until = "" if self.until_s is None else f" before {utc_time(self.until_s)}"
-        why = f"what was kept for {show_path(self.path)} has idled beyond reservation_allowance"
-        return f"{super().text()}; nothing is kept for it{until}: {why}"
+        why = f"reservations of {show_path(self.path)} kept idle more than reservation_allowance"
+        return f"{super().text()}; nothing is reserved for it{until}: {why}"
 
 
 class ServedFirst(TooLittleFree, frozen=True):
