@@ -38,6 +38,7 @@ from drfd.launcher import attempt_files, protocol  # noqa: E402
 from drfd.launcher.confinement import cgroup_files  # noqa: E402
 from drfd.protocol import codec  # noqa: E402
 from drfd.protocol import requests as messages  # noqa: E402
+from drfd.sim import workload  # noqa: E402
 from drfd_cli import output  # noqa: E402
 from drfd_cli.slurm import sbatch_options  # noqa: E402
 from drfd_cli.submission.job_line import check_options, directives  # noqa: E402
@@ -124,10 +125,9 @@ def spec(data: bytes) -> None:
 
 def trace(data: bytes) -> None:
     """A workload from elsewhere (SWF, CSV)."""
-    reader = import_module("drfd.sim.workload")
     lines = data.decode(errors="replace").splitlines(keepends=True)
     with _refusals():
-        reader.read_lines(lines, source="trace", rates=(1, 1))
+        workload.read_lines(lines, source="trace", rates=(1, 1))
 
 
 def words(data: bytes) -> None:
@@ -239,27 +239,24 @@ class Desk:
         self._place.cleanup()
 
 
-def targets() -> dict[str, Callable[[], Target]]:
-    """By name; each is made when it is wanted."""
-    found: dict[str, Callable[[], Target]] = {
-        "frame": lambda: frame,
-        "requests": Desk,
-        "orders": lambda: orders,
-        "attempt": lambda: attempt,
-        "cgroup": Files,
-        "config": lambda: config,
-        "script": lambda: script,
-        "spec": lambda: spec,
-        "words": lambda: words,
-    }
-    if find_spec("drfd.sim.workload") is not None:
-        found["trace"] = lambda: trace
-    return found
+#: By name; each is made when it is wanted.
+TARGETS: dict[str, Callable[[], Target]] = {
+    "frame": lambda: frame,
+    "requests": Desk,
+    "orders": lambda: orders,
+    "attempt": lambda: attempt,
+    "cgroup": Files,
+    "config": lambda: config,
+    "script": lambda: script,
+    "spec": lambda: spec,
+    "trace": lambda: trace,
+    "words": lambda: words,
+}
 
 
 @contextmanager
 def made(name: str) -> Iterator[Target]:
-    target = targets()[name]()
+    target = TARGETS[name]()
     try:
         yield target
     finally:
@@ -373,7 +370,7 @@ def guided(name: str, seconds: float) -> None:
     """By atheris, which ends the process; what it finds is kept."""
     atheris = import_module("atheris")
     atheris.instrument_all()
-    target, seeds = targets()[name](), corpus_of(name)
+    target, seeds = TARGETS[name](), corpus_of(name)
 
     def one(data: bytes) -> None:
         try:
@@ -399,12 +396,12 @@ def guided(name: str, seconds: float) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.torture.fuzz", description=__doc__)
-    parser.add_argument("target", choices=[*targets(), "all"])
+    parser.add_argument("target", choices=[*TARGETS, "all"])
     parser.add_argument("--seconds", type=float, default=60.0, help="for each target (60)")
     parser.add_argument("--plain", action="store_true", help="without atheris")
     chosen = parser.parse_args()
     is_guided = find_spec("atheris") is not None and not chosen.plain
-    for name in targets() if chosen.target == "all" else [chosen.target]:
+    for name in TARGETS if chosen.target == "all" else [chosen.target]:
         if is_guided:
             # It never returns, so each target has a process.
             pid = os.fork()

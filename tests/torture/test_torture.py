@@ -27,7 +27,7 @@ from drfd.core.model.job import Outcome
 from drfd.core.scheduling import backfill, policies
 from drfd.daemon.engine import engine
 from slurm_cluster import missing
-from torture.fuzz import CORPUS, attack, corpus_of, made, targets
+from torture.fuzz import CORPUS, TARGETS, attack, corpus_of, made
 from torture.life import attempt, kind_of, shrink
 from torture.nodes import torture
 from torture.script import script
@@ -162,12 +162,12 @@ SIEGE_S = float(os.environ.get("DRFD_SIEGE_S", "30"))
 KILLS = 20
 
 
-@pytest.mark.parametrize("name", targets())
+@pytest.mark.parametrize("name", TARGETS)
 def test_nothing_but_a_clear_refusal_comes_of_an_attack_on(name):
     assert attack(name, ATTACK_S, seed=1) > 100
 
 
-@pytest.mark.parametrize("name", targets())
+@pytest.mark.parametrize("name", TARGETS)
 def test_the_corpus_holds_for(name):
     with made(name) as target:
         for data in corpus_of(name):
@@ -175,8 +175,7 @@ def test_the_corpus_holds_for(name):
 
 
 def test_every_corpus_has_its_target():
-    """`trace` waits for the reader of workloads."""
-    assert {path.name for path in CORPUS.iterdir()} <= {*targets(), "trace"}
+    assert {path.name for path in CORPUS.iterdir()} <= {*TARGETS}
 
 
 @pytest.mark.system
