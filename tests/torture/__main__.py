@@ -13,8 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from torture.life import attempt, kind_of, shrink
-from torture.script import STEPS, script
+from torture.life import STEPS, attempt, kind_of, script, shrink
 
 
 def main() -> int:

@@ -3,6 +3,7 @@ are there, and then its end in peace; and less that goes wrong in the same way.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -17,17 +18,12 @@ from drfd.core.model.resources import Resources
 from fakes import ADMIN, GIB, replace, spec
 from torture.books import Broken, claim
 from torture.configurations import LAB, OPEN, USERS, later_rules
-from torture.script import Step
 from torture.world import Trace, World, compare_books
 
 #: So long may it take, after the last fault, until everything has ended.
 PATIENCE_S = 5_000.0
 ACTORS = {user: st.Actor(user, 1001 + at, False) for at, user in enumerate(USERS)}
 _HOMES = {"ann": LAB, "ben": LAB, "cyd": "lab.bio"}
-
-
-def do(world: World, step: Step) -> None:
-    _DEEDS[step.kind](world, Random(f"{world.seed} {step.kind} {step.number}"))
 
 
 def calm(world: World) -> None:
@@ -295,33 +291,75 @@ def _runner_dies(world: World, random: Random) -> None:
         world.machine.lose_runner(random.choice(there), with_job=random.random() < 0.5)
 
 
-_DEEDS: dict[str, Callable[[World, Random], None]] = {
-    "submit": _submit,
-    "flood": _flood,
-    "submit_array": _submit_array,
-    "cancel": _request(st.CancelAsked),
-    "hold": _request(st.HoldAsked, "PENDING"),
-    "release": _request(st.ReleaseAsked, "HELD"),
-    "requeue": _request(partial(st.RequeueAsked, held=False), "RUNNING"),
-    "requeuehold": _request(partial(st.RequeueAsked, held=True), "RUNNING"),
-    "suspend": _request(st.SuspendAsked, "RUNNING"),
-    "resume": _request(st.ResumeAsked, "SUSPENDED"),
-    "signal": _signal,
-    "change": _change,
-    "drain": _drain,
-    "undrain": _undrain,
-    "outside": _outside,
-    "reload": _reload,
-    "launcher_dies": _launcher_dies,
-    "controller_dies": _controller_dies,
-    "journal_fails": _journal_fails,
-    "reboot": _reboot,
-    "clock_jumps": _clock_jumps,
-    "late_sample": _late_sample,
-    "said_again": _said_again,
-    "runner_dies": _runner_dies,
-    "wait": lambda world, random: world.run_until(world.seconds + random.choice([1.0, 15.0])),
+def _wait(world: World, random: Random) -> None:
+    world.run_until(world.seconds + random.choice([1.0, 15.0]))
+
+
+#: Kinds of steps: how often they come, and what is done.
+_DEEDS: dict[str, tuple[int, Callable[[World, Random], None]]] = {
+    "submit": (30, _submit),
+    "submit_array": (8, _submit_array),
+    "flood": (6, _flood),
+    "cancel": (5, _request(st.CancelAsked)),
+    "hold": (3, _request(st.HoldAsked, "PENDING")),
+    "release": (3, _request(st.ReleaseAsked, "HELD")),
+    "requeue": (2, _request(partial(st.RequeueAsked, held=False), "RUNNING")),
+    "requeuehold": (1, _request(partial(st.RequeueAsked, held=True), "RUNNING")),
+    "suspend": (4, _request(st.SuspendAsked, "RUNNING")),
+    "resume": (4, _request(st.ResumeAsked, "SUSPENDED")),
+    "signal": (1, _signal),
+    "change": (5, _change),
+    "drain": (1, _drain),
+    "undrain": (2, _undrain),
+    "outside": (3, _outside),
+    "reload": (3, _reload),
+    "launcher_dies": (2, _launcher_dies),
+    "controller_dies": (3, _controller_dies),
+    "journal_fails": (2, _journal_fails),
+    "reboot": (1, _reboot),
+    "clock_jumps": (1, _clock_jumps),
+    "late_sample": (2, _late_sample),
+    "said_again": (3, _said_again),
+    "runner_dies": (2, _runner_dies),
+    "wait": (6, _wait),
 }
+
+
+# -- what is done in a run ---------------------------------------------------------------------
+
+#: Steps of a run.
+STEPS = 16
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is done, and how long after the one before. Any step can be left out: whom it meets is
+    drawn from its own number among those who are there then."""
+
+    pause_s: float
+    kind: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"+{self.pause_s:g}s {self.kind} #{self.number}"
+
+
+def script(seed: int, steps: int = STEPS) -> list[Step]:
+    """Return the steps of a run, drawn before anything happens."""
+    random = Random(f"script {seed}")
+    often = {kind: odds for kind, (odds, _) in _DEEDS.items()}
+    # Each run has its own temper: some kinds come often in it, some never.
+    temper = {kind: odds * random.choice([0, 1, 1, 1, 3]) for kind, odds in often.items()}
+    temper["submit"] = temper["submit"] or often["submit"]
+    if random.random() < 0.25:
+        # One takes all, and others come later.
+        temper["flood"], temper["submit"] = 4 * often["flood"], 2 * often["submit"]
+    kinds, odds = list(temper), list(temper.values())
+    pauses = random.choice([[0.0, 0.0, 0.2, 1.0], [0.0, 0.5, 3.0, 10.0], [0.0, 1.0, 30.0]])
+    return [
+        Step(random.choice(pauses), random.choices(kinds, odds)[0], random.randrange(1 << 30))
+        for _ in range(steps)
+    ]
 
 
 # -- the whole --------------------------------------------------------------------------------
@@ -335,7 +373,8 @@ def run(seed: int, steps: list[Step], directory: Path, trace: Trace | None = Non
             world.run_until(world.seconds + step.pause_s)
             world.say(f"{world.seconds:8.2f} {step.kind} #{step.number}")
             world.counts[step.kind] += 1
-            do(world, step)
+            _, do = _DEEDS[step.kind]
+            do(world, Random(f"{world.seed} {step.kind} {step.number}"))
             # What two steps do at one time is now and then taken in one turn.
             if step.number % 3:
                 world.turn()

@@ -28,9 +28,8 @@ from drfd.core.scheduling import backfill, policies
 from drfd.daemon.engine import engine
 from slurm_cluster import missing
 from torture.fuzz import CORPUS, TARGETS, attack, corpus_of, made
-from torture.life import attempt, kind_of, shrink
+from torture.life import attempt, kind_of, script, shrink
 from torture.nodes import torture
-from torture.script import script
 from torture.siege import siege
 from torture.world import World
 
