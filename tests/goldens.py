@@ -155,15 +155,15 @@ EVENTS: list[ev.Event] = [
     ev.ArraySubmitted(
         array_id=10, at_s=61.5, spec=SPEC, spans=((0, 2, 2), (7, 8, 1)), at_once=2, held=True
     ),
-    _now(ev.Released, 10, by="alice"),
+    *(_now(ev.Released, job_id, by="alice") for job_id in (10, 11, 12, 13, 14)),
     _now(ev.Admitted, 11, attempt=1),
     _now(ev.Cancelled, 12, by="alice"),
-    _now(ev.LaunchPostponed, 11, attempt=1, not_before_s=82, why=_SHORT),
+    _now(ev.LaunchPostponed, 11, attempt=1, not_before_s=86, why=_SHORT),
     ev.ArraySubmitted(
-        array_id=15, at_s=66.5, spec=replace(FULL, after=()), spans=((5, 9, 1),), at_once=None
+        array_id=15, at_s=70.5, spec=replace(FULL, after=()), spans=((5, 9, 1),), at_once=None
     ),
     _now(ev.Cancelled, 16, by="alice"),
-    ev.IdsRaised(at_s=69.5, next_id=40),
+    ev.IdsRaised(at_s=73.5, next_id=40),
 ]  # fmt: skip
 CURVE = Curve(
     attempt=1,

@@ -1,5 +1,7 @@
 """The arrays in the journal, and the states of their tasks.
 
+A task has a row in `jobs` from its first event on: until then it is as it was submitted.
+
 No query reads more than the index entries of one array.
 """
 
@@ -11,6 +13,7 @@ from dataclasses import dataclass
 
 from drfd.common.indices import Ids, gaps, joined
 from drfd.core.ledger.queue import FailedTask, LiveArray
+from drfd.core.model import events as ev
 from drfd.core.model.job import Array, Job, Outcome
 from drfd.journal import records
 from drfd.journal.database import Database
@@ -24,19 +27,19 @@ _ENDS_QUERY = (
     " where id in (select value from json_each(?))"
 )
 _WRITE = (
-    "insert into arrays (id, last_id, uid, user, live, seq, data, spec, events)"
-    " values (?, ?, ?, ?, 1, ?, ?, ?, ?) on conflict (id) do update set"
-    " seq = excluded.seq, data = excluded.data, spec = ifnull(excluded.spec, spec),"
-    " events = cast(events || excluded.events as blob)"
+    "insert into arrays (id, last_id, uid, user, live, seq, data, events)"
+    " values (?, ?, ?, ?, 1, ?, ?, ?) on conflict (id) do update set"
+    " data = excluded.data, events = cast(events || excluded.events as blob)"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class TaskCounts:
-    """The number of tasks of an array with a record of their own, by state or outcome."""
+    """The tasks of an array that have ended."""
 
+    #: Their number by outcome.
     counts: dict[str, int]
-    #: Ids of the tasks that ended and did not complete, by outcome.
+    #: Ids of those that did not complete, by outcome.
     bad: dict[str, list[Ids]]
 
 
@@ -46,10 +49,10 @@ class Arrays:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    def put(self, array: Array, seq: int, line: bytes, spec: bytes | None) -> None:
-        """Store a live array with a new event, and its specification if it was altered."""
+    def put(self, array: Array, seq: int, line: bytes) -> None:
+        """Store a new array with the number of its submission, or one with an order."""
         row = (array.id, array.last_id, array.spec.uid, array.spec.user, seq)
-        self._db.write(_WRITE, (*row, records.encode(array), spec, line))
+        self._db.write(_WRITE, (*row, records.encode(array), line))
 
     def end(self, array_id: int, at_s: float) -> None:
         """Mark an array as ended, after the end of its last task."""
@@ -61,11 +64,20 @@ class Arrays:
         return None if row is None else records.decode_array(row[0])
 
     def live(self) -> list[LiveArray]:
-        """Return the live arrays with their remaining tasks."""
-        query = "select data from arrays where live = 1 order by id"
+        """Return the live arrays."""
+        query = (
+            "select data, event, spec from arrays join submissions on job_id = id"
+            " where live = 1 order by id"
+        )
+        found = []
         with self._db.reported("read"):
-            arrays = [records.decode_array(data) for (data,) in self._db.execute(query)]
-            return [(array, self._unmaterialized(array), self._bad(array)) for array in arrays]
+            for data, event, spec in self._db.execute(query).fetchall():
+                array = records.decode_array(data)
+                submitted = records.decode_submission(event, spec)
+                assert isinstance(submitted, ev.ArraySubmitted)
+                ids = tuple(self.untouched(array))
+                found.append(LiveArray(array, self._bad(array), ids, submitted.new_job()))
+        return found
 
     def last_id(self) -> int:
         """Return the highest id of an array's task, or 0 if there is no array."""
@@ -73,16 +85,11 @@ class Arrays:
         return 0 if row is None else int(row[0])
 
     def roll(self, array: Array) -> TaskCounts:
-        """Count the tasks that have a record of their own, by state or outcome."""
-        query = (
-            "select state, count(*) from (select state from jobs where live = 0 and array_id = :id"
-            " union all select state from jobs where live = 1 and id > :id and id <= :last)"
-            " group by state"
-        )
+        """Count the tasks that have ended, by outcome."""
+        query = "select state, count(*) from jobs where live = 0 and array_id = ? group by state"
         named = "select id from jobs where live = 0 and array_id = ? and state = ? order by id"
         with self._db.reported("read"):
-            ids = {"id": array.id, "last": array.last_id}
-            counts = dict(self._db.execute(query, ids).fetchall())
+            counts = dict(self._db.execute(query, (array.id,)).fetchall())
             bad = {
                 state: joined(job_id for (job_id,) in self._db.execute(named, (array.id, state)))
                 for state in _BAD
@@ -112,12 +119,12 @@ class Arrays:
             return records.decode_job(*self._db.execute(query, (first,)).fetchone())
 
     def ended_ids(self, array: Array, *, limit: int) -> list[int]:
-        """Return the ids of the last ended tasks that have records of their own."""
+        """Return the ids of the last ended tasks."""
         query = "select id from jobs where id > ? and id <= ? and live = 0 order by id desc limit ?"
         return [job_id for (job_id,) in self._db.rows(query, (array.id, array.last_id, limit))]
 
     def recorded_ids(self, array: Array, *, after: int, limit: int) -> list[int]:
-        """Return the first ids after `after` of tasks that have records of their own."""
+        """Return the first ids after `after` of tasks that have rows."""
         query = "select id from jobs where id > ? and id <= ? order by id limit ?"
         return [job_id for (job_id,) in self._db.rows(query, (after, array.last_id, limit))]
 
@@ -125,11 +132,12 @@ class Arrays:
         job = self.first_bad(array)
         return None if job is None or job.outcome is None else (job.id, job.outcome)
 
-    def _unmaterialized(self, array: Array) -> tuple[Ids, ...]:
+    def untouched(self, array: Array) -> list[Ids]:
+        """Return the ids of the tasks that are as they were submitted."""
         # Both queries use an index alone, because the rows are long.
         query = (
             "select id from jobs where live = 0 and array_id = :id"
             " union all select id from jobs where live = 1 and id > :id and id <= :last"
         )
         rows = self._db.execute(query, {"id": array.id, "last": array.last_id})
-        return tuple(gaps(sorted(job_id for (job_id,) in rows), array.id + 1, array.last_id))
+        return gaps(sorted(job_id for (job_id,) in rows), array.id + 1, array.last_id)

@@ -32,48 +32,35 @@ class Story:
 
 
 def read_story(path: Path, job_id: int, array_id: int | None) -> Story:
-    """Return the events of a job or array. Raises HostError."""
+    """Return the events of a job, or of an array as a whole. Raises HostError."""
     with open_snapshot(path) as db:
         return story(db, job_id, array_id)
 
 
 def story(db: Database, job_id: int, array_id: int | None) -> Story:
-    """Return the events of a job or array. Those of a task include those of its array from before
-    it had a record of its own."""
-    own, dropped = _row_of(db, job_id)
-    first: list[tuple[int, ev.Event]] = []
-    query = "select seq, event, spec from submissions where job_id = ?"
-    for seq, *submission in db.execute(query, (job_id if array_id is None else array_id,)):
-        first = [(seq, records.decode_submission(*submission))]
-    if array_id is not None:
-        born = own[0][0] if own else _AT_THE_END
-        first += [each for each in _row_of(db, array_id)[0] if each[0] < born]
-    return Story([event for _, event in (*first, *own)], dropped)
-
-
-def _row_of(db: Database, job_id: int) -> tuple[list[tuple[int, ev.Event]], int]:
+    """Return the events of a job, or of an array as a whole. A task was submitted with its
+    array."""
+    query = "select event, spec from submissions where job_id = ?"
+    rows = db.execute(query, (job_id if array_id is None else array_id,))
+    first = [records.decode_submission(*row) for row in rows]
     query = (
         "select events, dropped from jobs where id = :id"
         " union all select events, dropped from arrays where id = :id"
     )
     events, dropped = db.execute(query, {"id": job_id}).fetchone() or (b"", 0)
-    return records.decode_events(events), dropped
+    return Story([*first, *(event for _, event in records.decode_events(events))], dropped)
 
 
 def read_roll(path: Path, array: Array) -> TaskCounts:
-    """Count the tasks of an array that have a record of their own. Raises HostError."""
+    """Count the tasks of an array that have ended. Raises HostError."""
     with open_snapshot(path) as db:
         return Arrays(db).roll(array)
 
 
 def read_ended_ids(path: Path, array: Array, *, limit: int) -> list[int]:
-    """Return the ids of the last ended tasks of an array that have records of their own. Raises
-    HostError."""
+    """Return the ids of the last ended tasks of an array. Raises HostError."""
     with open_snapshot(path) as db:
         return Arrays(db).ended_ids(array, limit=limit)
-
-
-_AT_THE_END = 1 << 62
 
 
 class PastFilter(HistoryFilter, frozen=True):

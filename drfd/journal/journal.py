@@ -39,13 +39,15 @@ from drfd.journal.submissions import Payload, StoredSubmissions
 MOST_BYTES, LEFT_BYTES = 32 << 10, 24 << 10
 #: Bytes that a live job or array takes in memory and in the journal besides events and submission.
 JOB_BYTES = 1400
+#: Bytes that a task of an array takes in memory from its submission on.
+TASK_BYTES = 520
 #: Write the row of a job. The indices of live and of ended jobs are not written again while a job
-#: is live. A new task has the specification of its array.
+#: is live.
 _WRITE_LIVE = (
     "insert into jobs (id, uid, user, live, array_id, state, ended_at, data, seq, events, spec)"
-    " values (?, ?, ?, ?, ?5, ?, ?, ?, ?, ?, ifnull(?11, (select spec from arrays where id = ?5)))"
+    " values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
     " on conflict (id) do update set state = excluded.state, ended_at = excluded.ended_at,"
-    " data = excluded.data, seq = excluded.seq, spec = ifnull(?11, spec),"
+    " data = excluded.data, seq = excluded.seq, spec = ifnull(excluded.spec, spec),"
     " events = cast(events || excluded.events as blob)"
 )
 _WRITE_ENDED = f"{_WRITE_LIVE}, live = excluded.live"
@@ -75,13 +77,13 @@ class Journal:
         self._bytes_of: dict[int, int] = {}
         self._bytes = Counter[int]()
         query = (
-            "select id, live.uid, length(events)"
+            "select id, live.uid, ? * tasks + length(events)"
             " + ifnull(length(event) + length(spec) + ifnull(length(own), 0), 0) from ("
-            "select id, uid, events from jobs where live = 1 union all"
-            " select id, uid, events from arrays where live = 1) as live"
+            "select id, uid, events, 0 as tasks from jobs where live = 1 union all"
+            " select id, uid, events, last_id - id from arrays where live = 1) as live"
             " left join submissions on job_id = id"
         )
-        for job_id, uid, size in self._db.rows(query):
+        for job_id, uid, size in self._db.rows(query, (TASK_BYTES,)):
             self._count(job_id, uid, size)
         query = (
             "select max(ifnull((select max(seq) from jobs), 0), ifnull((select max(seq) from"
@@ -172,6 +174,8 @@ class Journal:
             line, size = b"", 0
             if isinstance(event, ev.Submitted | ev.ArraySubmitted):
                 size = self.submissions.add(job.id, self._seq, event, payload)
+                if array_state is not None:
+                    size += TASK_BYTES * array_state.array.size
             else:
                 line = records.event_line(self._seq, event)
                 size = len(line)
@@ -179,9 +183,7 @@ class Journal:
             self._count(job.id, job.spec.uid, size)
             ended = set[int]()
             if array_state is not None and job.id == array_state.array.id:
-                # Its new tasks have the specification that it has had.
-                self._write_changes()
-                self.arrays.put(array_state.array, self._seq, line, spec)
+                self.arrays.put(array_state.array, self._seq, line)
                 self._thin("arrays", job)
                 return
             _, _, lines, altered = self._changes.pop(job.id, (job, 0, b"", None))
@@ -316,14 +318,13 @@ class Journal:
                 at_s = records.decode_events(lines)[-1][1].at_s
             if at_s is None:
                 (at_s,) = self._db.execute("select max(ended_at) from jobs").fetchone()
-            # A job without a record has been removed from the history meanwhile.
+            # A job without a row has been removed from the history meanwhile.
             found[job_id] = End(self.outcome(job_id) or Outcome.LOST, at_s or 0.0, user)
         return found
 
     def events(self, job_id: int | None = None) -> Iterator[ev.Event]:
         """Yield the ledger's committed events in order: those of one job or array, or all that are
-        in the journal. The events of a task include those of its array from before it had a record
-        of its own."""
+        in the journal."""
         with self._db.reported("read"):
             if job_id is not None:
                 job = self.job(job_id)
@@ -340,9 +341,8 @@ class Journal:
             yield from (event for _, event in found)
 
     def live_bytes(self, uid: int) -> int:
-        """Return the bytes stored for the user's live jobs and arrays, and for their tasks with a
-        record of their own. They are submissions and events, and some for each record. What several
-        submissions have in common counts once."""
+        """Return the bytes stored for the user's live jobs and arrays: submissions and events, and
+        some for each job. What several submissions have in common counts once."""
         return self.submissions.live_bytes[uid] + self._bytes[uid]
 
     def live_bytes_in_total(self) -> int:

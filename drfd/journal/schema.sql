@@ -45,8 +45,9 @@ create view records as
         ifnull(jobs.spec, submissions.spec) as spec
     from jobs join submissions on job_id = ifnull(array_id, jobs.id);
 
--- Every array as it stands. Its tasks have the ids that follow its own; those without a row in
--- `jobs` are as the array says. `spec` is null unless it was altered.
+-- Every array as it was submitted, or ordered as a whole since: `events` are these orders, and
+-- `seq` is the number of the submission. Its tasks have the ids that follow its own; those without a
+-- row in `jobs` are as they were submitted.
 create table arrays (
     id           integer primary key,
     last_id      integer not null,
@@ -57,7 +58,6 @@ create table arrays (
     seq          integer not null,
     dropped      integer not null default 0,
     data         blob    not null,
-    spec         blob,
     events       blob    not null
 ) strict;
 create index arrays_by_seq on arrays (seq);

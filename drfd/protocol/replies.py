@@ -327,6 +327,8 @@ class ArrayView(OwnedView):
     counts: dict[str, int]
     #: Indices of the tasks that did not complete, by state.
     indices: dict[str, str]
+    #: Indices of the live tasks that were changed by themselves, if there are any.
+    altered: NotRequired[str]
 
 
 class DependencyView(TypedDict):

@@ -222,8 +222,10 @@ def test_squeue_shows_what_has_just_ended(lines, queue, ended, monkeypatch):
 
 def test_squeue_tells_the_start_that_the_forecast_knows(lines, queue):
     def why(request: Message) -> Message:
-        job = next(each for each in queue.replies["status"]["jobs"] if each["id"] == request["id"])
-        after = [{"id": 42, "label": "42", "want": "ok"}] if request["id"] == 51 else []
+        # The first task of a row.
+        job_id = 51 if request["id"] == "51_2" else request["id"]
+        job = next(each for each in queue.replies["status"]["jobs"] if each["id"] == job_id)
+        after = [{"id": 42, "label": "42", "want": "ok"}] if job_id == 51 else []
         start_s = {50: 1_800_000_000.0, 51: None}[job["id"]]
         return {"job": {**job, "expected_start_at": start_s, "after": after}, "notes": []}
 

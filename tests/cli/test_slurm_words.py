@@ -347,6 +347,23 @@ def test_tasks_that_wait_together_have_the_number_of_their_array(drf, lines, dae
     assert _told(drf, "sacct", "-a", "--json")["jobs"][-1]["time"]["eligible"] == 0
 
 
+def test_rows_of_one_array_stay_apart(lines, daemon, queue, job):
+    """Some tasks are held, or wait for something else, and start at another time."""
+    waits = {"state": "PENDING", "started_at": None, "after": [], "id": 51, "array_id": 51}
+    first = job(array_tasks="2-9", **waits)
+    held = job(array_tasks="1,3", **{**waits, "state": "HELD"})
+    daemon.replies |= {
+        "status": {"jobs": [first, held], "after": None}, "why": {"job": first},
+        "history": {"jobs": [], "after": None},
+    }  # fmt: skip
+    shown = [line for line in lines("scontrol show job") if line.startswith("JobId=")]
+    assert len(shown) == 2
+    assert len([line for line in lines("sacct -n -a -X") if "51" in line]) == 2
+    lines("squeue --start")
+    asked = [request["id"] for request in daemon.requests if request["op"] == "why"]
+    assert asked == ["51_2", "51_1"]
+
+
 def test_sacct_tells_jobs_with_their_steps_as_data(drf, queue):
     [past] = [job for job in _told(drf, "sacct", "-a", "--json")["jobs"] if job["job_id"] == 7]
     assert past["state"] == {"current": ["FAILED"], "reason": "None"}

@@ -172,7 +172,7 @@ def test_a_walk_along_a_long_chain_comes_to_an_end(bench, monkeypatch):
     chain = [bench.submit(held=True)]
     for _ in range(30):
         chain.append(bench.submit(after(chain[-1])))
-    assert first_stuck([bench.job(chain[-1])], bench.ledger) is None
+    assert first_stuck(chain[-1], bench.ledger) is None
     with pytest.raises(Refused, match=r"more than 10 jobs.*submit it anew"):
         change(bench, chain[0], after=(Dependency(chain[-1]),))
     # Of an array, only tasks that wait are part of it.
@@ -354,7 +354,7 @@ def test_who_is_not_told_yet_can_be_asked_about_changed_and_cancelled():
     reason = explain_wait(job(ids[0]), books.ledger, None, RULES)
     assert reason == DependenciesEnded()
     assert awaited(job(ids[0]), books.ledger) == []
-    assert first_stuck([job(each) for each in ids], books.ledger) is None
+    assert not any(first_stuck(each, books.ledger) for each in ids)
     # One more may come to wait for what has ended: it is told at once.
     late = books.submit(after(first, want=RequiredOutcome.FAIL))
     assert job(late).broken == Broken(first, Outcome.COMPLETED)
@@ -389,7 +389,7 @@ def fate(bench: Bench, job_id: int) -> tuple[Outcome, str] | None:
         if isinstance(event, ev.Cancelled) and event.job_id == job_id:
             assert event.by == "drfd"
             return Outcome.CANCELLED, event.why
-    assert bench.ledger.find(job_id) is not None
+    assert bench.ledger.jobs.get(job_id) is not None
     return None
 
 
@@ -450,7 +450,7 @@ def test_in_any_graph_exactly_those_are_cancelled_that_must_be(seed, most):
         after_these = specs[job_id].after
         over = {each: books.ended.get(each.job_id) for each in after_these}
         is_broken = any(out is not None and not is_met(on.want, out) for on, out in over.items())
-        job = books.ledger.find(job_id)
+        job = books.ledger.jobs.get(job_id)
         if job_id in roots:
             assert job is None
         elif is_broken and specs[job_id].cancel_if_never:
@@ -480,7 +480,7 @@ def submit_array(
 
 
 def states(bench: Bench, *ids: int) -> list[str | None]:
-    found = [bench.ledger.find(job_id) for job_id in ids]
+    found = [bench.ledger.jobs.get(job_id) for job_id in ids]
     return [None if job is None else job.shown_state for job in found]
 
 
@@ -508,7 +508,7 @@ def test_a_torn_array_of_many_pieces_is_told_in_few_steps():
     array = array_of(*spans)
     ranges = tuple((at, at) for at in range(array.id + 1, array.last_id, 3))
     with lines_counted() as lines:
-        assert Tasks(array, ranges).indices.startswith("0-1998:6,10002-23997:3,")
+        assert array.show_indices(*ranges).startswith("0-1998:6,10002-23997:3,")
         for at in range(array.id + 1, array.last_id, 50):
             index = array.index_of(at)
             assert array.id_of(index) == at
@@ -619,28 +619,72 @@ def test_the_books_of_a_machine_with_other_disks_have_the_same_arrays():
     again = bench.ledger.with_axes(Axes(disks=("data", "gone")))
     again.check()
     assert {each.demand.used_disks for each in again.specs()} == {frozenset({"data", "gone"})}
-    assert len(list(again.specs())) == 3
-    assert again.arrays[array_id].ids() == bench.ledger.arrays[array_id].ids()
+    assert len(list(again.specs())) == 1
+    assert again.arrays[array_id].states == bench.ledger.arrays[array_id].states
     assert again.next_id == bench.ledger.next_id
     assert set(again.jobs) == set(bench.ledger.jobs)
 
 
-def test_what_is_asked_for_of_a_torn_array_leaves_the_line_of_its_tasks_as_it_is(bench):
-    """Each request about the tasks of an array in thirty thousand pieces built their line anew,
-    which kept everybody else waiting for a tenth of a second."""
-    array_id = submit_array(bench, (0, 99, 1), held=True)
-    for task in range(array_id + 2, array_id + 100, 2):
-        bench.feed(st.ReleaseAsked(now(), task, ALICE))
+def test_an_order_about_an_array_is_one_about_each_of_its_tasks_and_is_recorded_once(bench):
+    """Also in parts; an order about some of its tasks is not recorded of the array."""
+    array_id = submit_array(bench, (0, 9, 1), held=True)
+    ids = range(array_id + 1, array_id + 11)
+    told = bench.feed(st.ReleaseAsked(now(), array_id, ALICE, tasks=(ids[0],)))
+    assert [each.job_id for each in told] == [ids[0]]
+    told = bench.feed(st.ReleaseAsked(now(), array_id, ALICE, tasks=tuple(ids[1:5]), is_part=True))
+    assert [each.job_id for each in told] == [array_id, *ids[1:5]]
+    told = bench.feed(st.ReleaseAsked(now(), array_id, ALICE, tasks=tuple(ids[5:]), is_part=True))
+    assert [each.job_id for each in told] == [*ids[5:]]
+    change = st.Change(priority=7, begin_s=int(now(50.0).at_s))
+    for some in (ids[:5], ids[5:]):
+        asked = st.ChangeAsked(now(), array_id, ALICE, change, tasks=tuple(some), is_part=True)
+        told = bench.feed(asked)
+        whole = [array_id] if some == ids[:5] else []
+        assert [each.job_id for each in told] == [*whole, *some]
+    array = bench.ledger.arrays[array_id].array
+    assert (array.common.state, array.spec.priority) == (JobState.PENDING, 7)
+    bench.ledger.check()
+
+
+def test_a_task_that_was_changed_alone_changes_nothing_of_its_array(bench):
+    """`drf retry` and `drf show` of the array took its new specification for that of all tasks."""
+    array_id = submit_array(bench, (0, 9, 1))
+    bench.feed(st.ChangeAsked(now(), array_id + 1, ALICE, st.Change(priority=7)))
     array_state = bench.ledger.arrays[array_id]
-    before = array_state.unmaterialized
-    bench.feed(st.ReleaseAsked(now(), array_id, ALICE, unmaterialized_only=True))
-    bench.feed(
-        st.ChangeAsked(now(), array_id, ALICE, st.Change(name="x"), unmaterialized_only=True)
-    )
-    assert array_state.unmaterialized is before
-    change = st.Change(priority=7)
-    bench.feed(st.ChangeAsked(now(), array_id, ALICE, change, unmaterialized_only=True))
-    assert array_state.unmaterialized is before
+    assert array_state.array.spec.priority == 0
+    first, rest = bench.ledger.rows(array_state)
+    assert isinstance(first, Tasks)
+    assert isinstance(rest, Tasks)
+    assert (first.indices, first.first.spec.priority) == ("0", 7)
+    assert (rest.indices, rest.first.spec.priority) == ("1-9", 0)
+
+
+def test_tasks_that_are_changed_alike_share_what_they_have(bench):
+    array_id = submit_array(bench, (0, 99, 1))
+    change = st.Change(priority=7, after=(Dependency(bench.submit(spec())),))
+    bench.feed(st.ChangeAsked(now(), array_id, ALICE, change))
+    tasks = [*bench.ledger.tasks(bench.ledger.arrays[array_id].array)]
+    assert len({id(task.spec) for task in tasks}) == len({id(task.awaits) for task in tasks}) == 1
+    assert bench.ledger.job_counts.more_dependencies == {}
+
+
+def test_the_dependencies_of_an_array_count_once(bench):
+    """An array of 20,000 tasks that waited for two jobs took all that its user may have."""
+    first, second = bench.submit(spec()), bench.submit(spec())
+    both = (Dependency(first), Dependency(second))
+    array_id = submit_array(bench, (0, 99, 1), asked=spec(after=both))
+    counts = bench.ledger.job_counts.more_dependencies
+    assert counts == {"alice": 1}
+    assert len(bench.ledger.dependents[first]) == 1
+    third = bench.submit(spec())
+    wish = st.Change(after=(*both, Dependency(third)))
+    bench.feed(st.ChangeAsked(now(), array_id + 1, ALICE, wish))
+    assert counts == {"alice": 3}
+    bench.feed(st.ChangeAsked(now(), array_id, ALICE, wish))
+    assert counts == {"alice": 2}
+    bench.feed(st.CancelAsked(now(), array_id, ALICE))
+    assert not counts
+    bench.ledger.check()
 
 
 # -- groups ----------------------------------------------------------------------------------------
@@ -665,7 +709,7 @@ def job_id_of(events: list[ev.Event]) -> int:
 
 
 def why_now(bench: Bench, job_id: int) -> Wait | None:
-    return explain_wait(bench.ledger.job(job_id), bench.ledger, None, bench.rules)
+    return explain_wait(bench.ledger.jobs[job_id], bench.ledger, None, bench.rules)
 
 
 def test_of_the_limits_of_array_and_group_the_one_that_is_reached_is_told():
@@ -749,7 +793,7 @@ def test_the_number_can_be_changed():
     assert bench.schedule() == [ids[1]]
     out = st.Change(group=UserGroup(""))
     bench.feed(st.ChangeAsked(now(), ids[2], ALICE, out))
-    assert bench.ledger.job(ids[2]).spec.group is None
+    assert bench.ledger.jobs[ids[2]].spec.group is None
     assert bench.schedule() == [ids[2]]
     assert isinstance(why_now(bench, ids[3]), Wait)
     with pytest.raises(Refused, match="only the time limit"):

@@ -462,7 +462,7 @@ def started(bench: Bench, at_s: float = 0.0) -> list[int]:
 def reason_at(bench: Bench, job_id: int, at_s: float = 0.0) -> Wait | None:
     bench.ledger.hold_back(now(at_s).at_s)
     last = schedule(bench.ledger, bench.rules, at_s=at_s)
-    return explain_wait(bench.ledger.job(job_id), bench.ledger, last, bench.rules)
+    return explain_wait(bench.ledger.jobs[job_id], bench.ledger, last, bench.rules)
 
 
 # -- which jobs start ------------------------------------------------------------------------------
@@ -519,7 +519,7 @@ def test_a_shorter_time_limit_is_found_that_lets_the_job_start_now(bench):
     job_id = bench.submit(lasting(3 * HOUR))
     bench.ledger.hold_back(now().at_s)
     found = suggested(bench, job_id)
-    assert found == replace(bench.ledger.job(job_id).spec, time_limit_s=2 * HOUR)
+    assert found == replace(bench.ledger.jobs[job_id].spec, time_limit_s=2 * HOUR)
 
 
 def test_the_reserved_start_of_a_big_job_is_not_in_a_window_and_keeps_nothing_before_it(bench):
@@ -592,10 +592,10 @@ def test_no_job_with_a_limit_runs_in_a_window_and_none_waits_without_need(seed, 
             found = list(scheduler.run(bench.ledger, bench.rules, now(clock)))
             for event in found:
                 bench.befall(event)
-                job = bench.ledger.job(event.job_id)
+                job = bench.ledger.jobs[event.job_id]
                 scheduler.note(job)
                 bench.feed(launched(job.id, job.attempt, at_s=clock))
-                scheduler.note(bench.ledger.job(job.id))
+                scheduler.note(bench.ledger.jobs[job.id])
                 length = job.spec.time_limit_s
                 assert blocking(bench.ledger.windows, length or NO_LIMIT_S, now(clock).at_s) is None
                 ends[job.id] = clock + random.uniform(0.1, length or 30)
@@ -620,7 +620,7 @@ def test_no_job_with_a_limit_runs_in_a_window_and_none_waits_without_need(seed, 
         for job_id, end_s in list(ends.items()):
             if end_s <= clock:
                 del ends[job_id]
-                job = bench.ledger.job(job_id)
+                job = bench.ledger.jobs[job_id]
                 bench.finish(job_id, at_s=clock)
                 scheduler.note(job)
 
@@ -629,6 +629,3 @@ def pending(bench: Bench) -> Iterator[Job]:
     for job in bench.ledger.jobs.values():
         if job.state is JobState.PENDING:
             yield job
-    for array_state in bench.ledger.arrays.values():
-        for job_id in array_state.unmaterialized:
-            yield bench.ledger.job(job_id)

@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 
 from bench.load import Load, Shape
 from core.worlds import lines_counted
-from drfd.core.ledger.queue import JobsOfClass, TaskIds
+from drfd.core.ledger.queue import JobsOfClass
 from seeds import examples
 
 # -- work ------------------------------------------------------------------------------------------
@@ -48,8 +48,8 @@ def test_the_order_of_arrival_and_what_has_left_do_not_matter(priorities, random
     entries = [(priority, at) for at, priority in enumerate(priorities)]
     random.shuffle(entries)
     stay, alike = random.randrange(len(entries) + 1), JobsOfClass()
-    for entry in entries:
-        alike.add(entry)
+    for priority, at in entries:
+        alike.add((priority, at, at), (at, at))
     for entry in entries[stay:]:
         alike.remove(entry)
         with pytest.raises(KeyError):
@@ -61,15 +61,22 @@ def test_the_order_of_arrival_and_what_has_left_do_not_matter(priorities, random
 
 
 @examples(100)
-@given(some.lists(some.integers(0, 19), unique=True, max_size=20))
-def test_tasks_leave_ranges_of_ids_one_by_one(gone):
-    ids, left = TaskIds([(0, 9), (20, 29)]), [*range(10), *range(20, 30)]
-    for job_id in [left[at] for at in gone]:
-        ids.take(job_id)
-        left.remove(job_id)
-        with pytest.raises(KeyError):
-            ids.take(job_id)
-        assert [*ids] == left
-        assert len(ids) == len(left)
-        assert [each in ids for each in (job_id - 1, job_id)] == [job_id - 1 in left, False]
-        assert ids.after(job_id) == next((each for each in left if each > job_id), None)
+@given(some.lists(some.integers(0, 19), max_size=40))
+def test_tasks_of_an_array_join_and_leave_runs_one_by_one(toggled):
+    """Beside tasks of another array and a single job, whose ids are adjacent."""
+    arrays = [(0, 9), (10, 18)]
+    alike, there = JobsOfClass(), set(range(20))
+    alike.add((0, 19, 19), (19, 19))
+    for first, last in arrays:
+        alike.add((0, first, last), (first, last))
+    for job_id in toggled:
+        if job_id in there:
+            alike.remove((0, job_id))
+        else:
+            among = next((ids for ids in arrays if ids[0] <= job_id <= ids[1]), (job_id, job_id))
+            alike.add((0, job_id, job_id), among)
+        there ^= {job_id}
+        assert [*alike] == [(0, each) for each in sorted(there)]
+        assert len(alike) == len(there)
+        ends = {last for _, _, last in alike.runs()}
+        assert ends == {each for each in there if each + 1 not in there or each in (9, 18, 19)}

@@ -301,7 +301,7 @@ def test_a_start_is_forecast_for_when_one_node_has_room_though_all_together_have
     # At 60 s three cores are free, one of them on n0.
     found = forecast(bench)
     assert found.start_s(waiting) == now(600.0).at_s
-    assert found.ledger.job(waiting).node == "n0"
+    assert found.ledger.jobs[waiting].node == "n0"
     assert forecast(bench).start_s(bound) == now(1200.0).at_s
 
 

@@ -125,21 +125,20 @@ class Walk:
         arrays = [*self.bench.ledger.arrays.values()]
         if arrays and self.random.random() < 0.3:
             chosen = self.random.choice(arrays).array
-            # The whole of it, what of it waits without a record, or one task, perhaps over.
+            # The whole of it, some of its tasks, or one of them, perhaps over.
             job_id = self.random.choice([chosen.id, self.random.randint(chosen.id, chosen.last_id)])
             if chosen.common.held_by is not None and self.random.random() < 0.4:
                 return st.ReleaseAsked(self.now, chosen.id, ADMIN)
-            only = self.random.random() < 0.3
-            return kind(self.now, job_id, actor, unmaterialized_only=only)
+            live = [task.id for task in self.bench.ledger.tasks(chosen)]
+            some = self.random.sample(live, self.random.randint(1, len(live)))
+            if self.random.random() < 0.3:
+                is_part = self.random.random() < 0.5
+                return kind(self.now, chosen.id, actor, tasks=tuple(some), is_part=is_part)
+            return kind(self.now, job_id, actor)
         return kind(self.now, self._pick().id, actor)
 
     def dependencies(self) -> tuple[Dependency, ...]:
-        arrays = self.bench.ledger.arrays
-        live = [*sorted(self.bench.ledger.jobs), *arrays]
-        live += [
-            each for array_state in arrays.values() for ids in array_state.ids() for each in ids
-        ]
-        live = sorted(set(live))
+        live = sorted([*self.bench.ledger.jobs, *self.bench.ledger.arrays])
         some = self.random.sample(live, min(len(live), self.random.randint(1, 2)))
         return tuple(
             Dependency(job_id, self.random.choice(list(RequiredOutcome))) for job_id in some
@@ -425,8 +424,7 @@ def array_life(size: int) -> Iterator[tuple[str, int]]:
         stimuli = (
             st.SubmitAsked(now(), spec(), spans=((0, size - 1, 1),), at_once=at_once),
             st.HoldAsked(now(), 1 + size // 2, ALICE),
-            st.HoldAsked(now(), 1, ALICE),
-            st.ReleaseAsked(now(), 1, ALICE),
+            st.ReleaseAsked(now(), 1 + size // 2, ALICE),
             now(),
             # Of the middle: to leave from the front is cheaper.
             st.CancelAsked(now(), 2 + 2 * size // 3, ALICE),
@@ -443,11 +441,16 @@ def array_life(size: int) -> Iterator[tuple[str, int]]:
 
 
 @pytest.mark.slow
-def test_twenty_thousand_tasks_are_as_cheap_as_ten():
-    """Until they start or are cancelled."""
+def test_one_of_twenty_thousand_tasks_is_as_cheap_as_one_of_ten():
+    """Their submission is a few lines for each."""
     few, many = list(array_life(10)), list(array_life(20_000))
     assert [name for name, _ in few] == [name for name, _ in many]
-    dear = {name: (a, b) for (name, a), (_, b) in zip(few, many, strict=True) if b > a + a // 4}
+    most = {"SubmitAsked": 8 * 20_000, "load": 150 * 20_000}
+    dear = {
+        name: (a, b)
+        for (name, a), (_, b) in zip(few, many, strict=True)
+        if b > a + a // 4 + most.get(name.partition(" ")[0], 0)
+    }
     assert dear == {}
 
 

@@ -297,6 +297,51 @@ async def test_it_is_told_which_tasks_a_change_has_left_as_they_were(desk):
     assert waiting == {"done": [7], "failed": [], "labels": ["1_5"]}
 
 
+async def test_an_order_about_an_array_is_told_of_it_once_and_one_about_a_task_is_not(desk):
+    """Retried, it is as it was submitted, or changed as a whole."""
+    await desk.submit(ALICE, demand={"cores_milli": 9000})
+    array_id = await submit(desk, "0-249", held=True)
+    await desk.ask(ALICE, op="set", select={"ids": ["2_0"]}, priority=7)
+    for order in ({"op": "release"}, {"op": "hold"}, {"op": "set", "name": "x", "begin_s": 9**12}):
+        assert (await desk.ask(ALICE, select={"ids": [array_id]}, **order))["failed"] == []
+    reply = await desk.ask(ALICE, op="show", id=array_id)
+    told = [each["event"] for each in reply["events"]]
+    assert told == ["ArraySubmitted", "Released", "Held", "Changed"]
+    assert (reply["array"]["name"], reply["array"]["priority"]) == ("x", 0)
+    assert reply["array"]["altered"] == "0"
+    found = await desk.ask(ALICE, op="submission", id=array_id)
+    assert (found["submission"]["name"], found["submission"]["priority"]) == ("x", 0)
+    (task,) = (await desk.ask(ALICE, op="status", select={"ids": ["2_0"]}))["jobs"]
+    assert (task["name"], task["priority"]) == ("x", 7)
+    told = [each["event"] for each in (await desk.ask(ALICE, op="show", id="2_0"))["events"]]
+    assert told == ["ArraySubmitted", "Changed", "Released", "Held", "Changed"]
+
+
+async def test_an_order_about_an_array_counts_as_one_change_of_its_user(desk, monkeypatch):
+    """Each of 20,000 tasks was counted: the next submission waited for a minute."""
+    taken = []
+    monkeypatch.setattr(desk.requests.quotas, "take", lambda _, count, *size: taken.append(count))
+    await submit(desk, "0-249", held=True)
+    one = await desk.submit(ALICE, held=True)
+    taken.clear()
+    await desk.ask(ALICE, op="set", select={"ids": [1]}, priority=7)
+    await desk.ask(ALICE, op="release", select={"ids": ["1_3", "1_4", one]})
+    assert sum(taken) == 1 + 2
+
+
+async def test_tasks_that_differ_have_rows_of_their_own_with_their_own_reasons(desk):
+    await submit(desk, "0-9", demand={"cores_milli": 9000})
+    await desk.ask(ALICE, op="hold", select={"ids": ["1_2", "1_4"]})
+    await desk.ask(ALICE, op="set", select={"ids": ["1_6"]}, demand={"cores_milli": 1000})
+    rows = (await desk.ask(ALICE, op="status"))["jobs"]
+    told = [(row.get("array_tasks"), row["state"], row["tasks"]) for row in rows[1:]]
+    assert told == [("1,3,5,7-9", "PENDING", 6), ("2,4", "HELD", 2), ("6", "PENDING", 1)]
+    assert rows[2]["reason"]["code"] == "HELD"
+    # A row is released without the others.
+    await desk.ask(ALICE, op="release", select={"states": ["HELD"], "user": "alice"})
+    assert "HELD" not in desk.shell.engine.ledger.arrays[1].states
+
+
 # -- what takes long to read is read beside the loop: others are served meanwhile --------------
 
 

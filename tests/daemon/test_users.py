@@ -305,7 +305,7 @@ async def test_what_is_asked_of_a_long_array_is_answered_as_of_one(desk):
     assert await desk.ask(ALICE, op="cancel", select={"ids": [array]}) == one
     left = desk.shell.engine.ledger.jobs.values()
     assert {job.state for job in left} == {JobState.STOPPING}
-    assert not desk.shell.engine.ledger.arrays[array].unmaterialized
+    assert {*desk.shell.engine.ledger.arrays[array].states} == {JobState.STOPPING}
 
 
 async def test_between_two_steps_of_somebody_else_lies_one_of_a_flood():

@@ -267,6 +267,13 @@ async def test_an_array_is_told_as_lists_show_it(desk, feed):
     assert (row["id"], row["tasks"], row["state"]) == (1, 10, "HELD")
     task = Ear(feed, ALICE, ids=["1_3"])
     assert told(await task.hear()) == [(5, "HELD")]
+    named = Ear(feed, ALICE, ids=[1, "1_3"])
+    await named.hear()
+    await desk.ask(ALICE, op="set", select={"ids": ["1_3"]}, name="x")
+    await desk.ask(ALICE, op="set", select={"ids": [1]}, priority=3)
+    for ear, ids in ((task, [5]), (named, range(2, 12)), (whole, range(2, 12))):
+        assert sorted(row["id"] for row in await ear.hear()) == [*ids], "each is told once"
+    await named.leave()
     await desk.ask(ALICE, op="cancel", select={"ids": [1]})
     assert told(await task.hear()) == [(5, "CANCELLED")]
     assert told(await whole.hear()) == [(each, "CANCELLED") for each in range(2, 12)]

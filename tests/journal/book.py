@@ -69,7 +69,11 @@ class Book:
         """Cancel these jobs, and the waiting tasks of these arrays."""
         for each in ids:
             array_state = self.ledger.arrays.get(each)
-            for job_id in [each] if array_state is None else [*array_state.unmaterialized]:
+            for job_id in (
+                [each]
+                if array_state is None
+                else [task.id for task in self.ledger.tasks(array_state.array)]
+            ):
                 self.enter(happened(ev.Cancelled, job_id), at_s=at_s)
 
     def live_and_end(

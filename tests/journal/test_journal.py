@@ -158,19 +158,19 @@ def test_of_a_long_one_the_first_and_last_stay_and_how_many_were_between(book, p
     assert story.dropped > 1000
 
 
-def test_a_task_has_its_arrays_story_until_it_had_one_of_its_own(book, path):
-    whole: list[ev.Event] = [
-        ev.ArraySubmitted(array_id=1, at_s=1.0, spec=spec(), spans=((1, 9, 1),), at_once=None),
-        *(happened(ev.Altered, 1, priority=number) for number in range(100)),
-    ]
+def test_a_task_has_its_own_story_from_the_submission_of_its_array_on(book, path):
+    """Orders about the whole array are events of each task, and are told of the array, too."""
+    submitted = ev.ArraySubmitted(
+        array_id=1, at_s=1.0, spec=spec(), spans=((1, 9, 1),), at_once=None
+    )
+    whole: list[ev.Event] = [happened(ev.Altered, 1, priority=number) for number in range(100)]
     own: list[ev.Event] = [happened(ev.Held, 2), happened(ev.Released, 2)]
-    book.enter(*whole, *own, happened(ev.Altered, 1, priority=7))
+    book.enter(submitted, *whole, *own, happened(ev.Altered, 1, priority=7))
     book.journal.commit()
-    story = read_story(path, 2, 1)
-    assert story.events == [*whole, *own]
-    unmaterialized = read_story(path, 5, 1)
-    assert unmaterialized.events[-1] == happened(ev.Altered, 1, priority=7)
-    assert list(book.journal.events(2)) == [*whole, *own]
+    assert read_story(path, 2, 1).events == [submitted, *own]
+    assert read_story(path, 5, 1).events == [submitted]
+    assert read_story(path, 1, None).events[-1] == happened(ev.Altered, 1, priority=7)
+    assert list(book.journal.events(2)) == [submitted, *own]
 
 
 READS = [lambda at: read_curves(at, [1]), lambda at: [*read_ended(at, PastFilter())]]

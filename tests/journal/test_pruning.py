@@ -260,7 +260,8 @@ while True:
             task = ev.Cancelled(job_id=job_id + 3, at_s=at_s, by="alice")
             apply_and_append(journal, task, ledger)
         if number % 10:
-            tasks = [*ledger.arrays[job_id].unmaterialized] if job_id in ledger.arrays else [job_id]
+            ids = range(job_id, job_id + 12)
+            tasks = [each for each in ids if each in ledger.jobs]
             for each in tasks:
                 apply_and_append(journal, ev.Cancelled(job_id=each, at_s=at_s, by="alice"), ledger)
     journal.commit()
@@ -295,7 +296,7 @@ def test_history_that_is_being_removed_is_whole_when_the_remover_is_killed(path,
         check_records(db)
         live = {job_id for (job_id,) in db.execute("select id from jobs where live = 1")}
         live |= {each for (each,) in db.execute("select id from arrays where live = 1")}
-        assert live == {*books.jobs, *books.arrays}
+        assert {*books.arrays} <= live <= {*books.jobs, *books.arrays}
         (ended,) = db.execute(
             "select count(*) from jobs where live = 0 and array_id not in"
             " (select id from arrays) or live = 0 and array_id is null"

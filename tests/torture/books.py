@@ -149,8 +149,6 @@ class Books:
     #: How each job and array has ended.
     ended: dict[int, Outcome] = field(default_factory=dict)
     draining: bool = False
-    #: Tasks that have had an event of their own.
-    born: set[int] = field(default_factory=set)
     seen: Counter[str] = field(default_factory=Counter)
 
     # -- what is asked of them ------------------------------------------------------------------
@@ -304,23 +302,17 @@ class Books:
                 self.at_once[event.array_id] = event.at_once
                 for job_id in self.arrays[event.array_id]:
                     self._enter(job_id, event, event.array_id)
+                    if event.ends:
+                        ends = ev.DependencySettled(job_id, event.at_s, ends=event.ends)
+                        self._happen(self.jobs[job_id], ends, turn)
             case _ if event.job_id in self.arrays:
                 claim(
-                    isinstance(
-                        event,
-                        ev.Held | ev.Released | ev.Altered
-                        | ev.DependencySettled | ev.BeginReached,
-                    ),
+                    isinstance(event, ev.Held | ev.Released | ev.Altered),
                     "an event of a whole array that no array can have", event,
                 )  # fmt: skip
-                tasks = [each for each in self.arrays[event.job_id] if each not in self.born]
-                claim(tasks, "an event about no task at all", event)
-                for job_id in tasks:
-                    self._happen(self.jobs[job_id], event, turn)
             case _:
                 claim(event.job_id in self.jobs, "an event about nobody", event)
                 job = self.jobs[event.job_id]
-                self.born.add(job.id)
                 self._happen(job, event, turn)
                 if job.array_id is not None:
                     self._end_array(job.array_id)

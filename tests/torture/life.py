@@ -149,9 +149,12 @@ Request = Callable[..., st.Stimulus]
 def _request(kind: Request, *states: str) -> Callable[[World, Random], None]:
     def ask(world: World, random: Random) -> None:
         job_id, user = _any_job(world, random, *states)
-        is_rest = job_id in world.books.arrays and random.random() < 0.3
+        tasks = world.books.arrays.get(job_id, range(0))
+        is_some = bool(tasks) and random.random() < 0.3
+        some = tuple(each for each in tasks if is_some and random.random() < 0.5)
         actor = _actor(random, user)
-        world.ask(kind(world.now(), job_id, actor, unmaterialized_only=is_rest))
+        asked = kind(world.now(), job_id, actor, tasks=some, is_part=random.random() < 0.5)
+        world.ask(asked)
 
     return ask
 

@@ -97,7 +97,7 @@ def _same_jobs(world: World) -> None:
     ledger, books = world.engine.ledger, world.books
     known = {job.id: job for job in ledger.jobs.values()}
     for record in books.live():
-        job = known.pop(record.id, None) or ledger.find(record.id)
+        job = known.pop(record.id, None) or ledger.jobs.get(record.id)
         claim(job is not None, "a job is lost", record)
         assert job is not None
         claim(job.state.value == record.state, "a job is in another state", record, job.state)
@@ -163,7 +163,7 @@ def _waits_are_explained(world: World) -> None:
     engine, books = world.engine, world.books
     ledger, last, rules = engine.ledger, engine.scheduler.last_plan, engine.rules
     for record in books.live():
-        job = ledger.job(record.id)
+        job = ledger.jobs[record.id]
         reason = explain_wait(job, ledger, last, rules, can_launch=world.is_ready())
         waits = job.state in (JobState.PENDING, JobState.HELD, JobState.SUSPENDED)
         claim((reason is not None) is waits, "no reason, or one too many", job, reason)
@@ -254,7 +254,7 @@ def look_at_choices(
         could = state.choices()
         claim(job_id in could, "somebody starts out of turn", job_id, could, plan.admitted)
         carry_on(state, job_id)
-        group, key = ledger.job(job_id).spec.group, ledger.job(job_id).spec.group_key
+        group, key = ledger.jobs[job_id].spec.group, ledger.jobs[job_id].spec.group_key
         if group is not None and key is not None:
             running[key] += 1
             if running[key] == group.at_once:

@@ -127,7 +127,7 @@ def _show(
     labels: list[Any] = reply.get("labels") or reply["done"]
     kept = reply.get("kept", {})
     for label in _summed(labels):
-        but = f", but not {label}_[{kept[label]}]" if label in kept else ""
+        but = f", but not {label}_[{kept[label]}] (started)" if label in kept else ""
         output.tell(f"{done_word} job {label}{but}")
     if not labels and not reply["failed"]:
         output.say("no jobs")

@@ -34,6 +34,7 @@ from drfd_cli.slurm.lookup import (
     as_reservation,
     check_partitions,
     just_ended,
+    key_of,
     read_nodes,
 )
 from drfd_cli.slurm.sbatch_options import Asked, in_slurms_words, read_limit, translate
@@ -147,9 +148,9 @@ def _jobs(client: Connection, ids: list[Ref]) -> Iterator[fields.View]:
         else:
             yield from client.jobs("status", select={"ids": [ref]})
     if not ids:
-        live = {job["id"]: job for job in client.jobs("status")}
-        ended = {job["id"]: job for job in just_ended(client)}
-        yield from ({**ended, **live}[number] for number in sorted({*ended, *live}))
+        rows = [*just_ended(client), *client.jobs("status")]
+        found = {key_of(job): job for job in rows}
+        yield from (found[key] for key in sorted(found))
 
 
 def _show_step(names: list[str], found: Found) -> None:

@@ -86,6 +86,7 @@ def array_lines(array: ExplainedArrayView) -> list[Line]:
             (state.lower().replace("_", " "), output.clean(text, _INDICES))
             for state, text in array["indices"].items()
         ),
+        *([("altered", output.clean(array["altered"], _INDICES))] if "altered" in array else []),
         *_submission(array, each=" each"),
     ]
 

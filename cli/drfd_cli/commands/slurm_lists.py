@@ -176,7 +176,7 @@ def sacct(words: list[str]) -> int:
         past = {**chosen.select(), "since_s": since_s, "until_s": until}
         ended = list(client.jobs("history", past={key: each for key, each in past.items() if each}))
     live = chosen.queued() or []
-    listed = {job["id"]: job for job in (*live, *ended)}.values()
+    listed = {lookup.key_of(job): job for job in (*live, *ended)}.values()
     before = [job for job in listed if until_s is None or job["submitted_at"] < until_s]
     jobs = chosen.of(sorted(before, key=itemgetter("id")))
     if data.is_asked(found):

@@ -200,12 +200,19 @@ def with_starts(client: Connection, jobs: list[fields.View]) -> list[fields.View
         if job["state"] in ("PENDING", "HELD") and job["expected_start_at"] is None and left:
             left -= 1
             with suppress(Refused):
-                told = client.request("why", id=job["id"])["job"]
+                first = re.match("[0-9]+", job.get("array_tasks") or "")
+                ref = f"{job['array_id']}_{first[0]}" if first else job["id"]
+                told = client.request("why", id=ref)["job"]
                 # A row of several tasks has what one task does not have.
                 found.append({**told, **output.pick(job, ("array_tasks", "tasks", "array_index"))})
                 continue
         found.append(job)
     return found
+
+
+def key_of(job: fields.View) -> tuple[int, str]:
+    """Return what no other row of a list has: waiting tasks of one array may have several rows."""
+    return job["id"], job.get("array_tasks") or ""
 
 
 def just_ended(client: Connection, **select: object) -> list[fields.View]:

@@ -83,14 +83,14 @@ def request_action(connection: Connection, action: Act) -> ActionResult:
     verb = action.verb
     if verb == "retry":
         return _retry(connection, action.labels)
-    ids = [ref for label in action.labels for ref in _refs(verb, label)]
+    ids = [ref for label in action.labels for ref in _refs(label)]
     reply: BatchReply = connection.request(verb, select={"ids": ids}, **action.fields)
     failed, done = reply["failed"], _DONE[action.verb].format(action.words)
     count = len(action.labels)
     what = f"job {action.labels[0]}" if count == 1 else f"{count:,} jobs"
     if not failed and reply["done"]:
         return ActionResult(f"{done} {what}")
-    if failed and (count == 1 or not reply["done"]):
+    if failed and not reply["done"]:
         return ActionResult(refusals(failed)[0], is_bad=True)
     if not failed:
         gone = "is" if count == 1 else "are"
@@ -107,7 +107,7 @@ def _retry(connection: Connection, labels: Sequence[str]) -> ActionResult:
     for label in labels:
         try:
             again = submit_again(
-                connection, _refs("cancel", label), Edits({}), say=said.append
+                connection, _refs(label), Edits({}), say=said.append
             )  # fmt: skip
         except Unavailable:
             raise
@@ -122,14 +122,10 @@ def _retry(connection: Connection, labels: Sequence[str]) -> ActionResult:
     return ActionResult("; ".join([*done, *but, *said]), is_bad=bool(refused or not told))
 
 
-def _refs(verb: str, label: str) -> list[Ref]:
+def _refs(label: str) -> list[Ref]:
     """Return the ids of the jobs in a row, without other tasks of their array."""
-    array, _, tasks = label.partition("_[")
-    if tasks and verb != "cancel":
-        # The action affects pending tasks only, and the row has all that are alike.
-        return [int(array)]
-    if "…" in tasks:
-        hint = f"drf cancel {array} cancels the whole array"
+    if "…" in label:
+        hint = f"name the whole array: {label.partition('_')[0]}"
         raise Refused("too-many", "these are more tasks than a row can name", hint=hint)
     return parse_ids(label)
 

@@ -146,9 +146,12 @@ def key_of(panel: TopPanel, row: Any) -> str:
 
 
 def mark_of(row: SnapshotRow) -> str:
-    """Return a key of a job or of an array's waiting tasks, which stays when some of them start.
-    Ended tasks that share a row are meant one by one."""
-    return row["label"] if row["ended_at"] is not None else row["label"].partition("[")[0]
+    """Return a key of a job or of waiting tasks of an array, which stays when the first of them
+    start. Ended tasks that share a row are meant one by one."""
+    array, bracket, tasks = row["label"].partition("[")
+    if row["ended_at"] is not None or not bracket:
+        return row["label"]
+    return array + tasks.strip("]").replace("-", ",").rpartition(",")[2]
 
 
 def leaf_of(row: SnapshotRow) -> str:

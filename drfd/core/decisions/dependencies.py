@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from math import inf
 
 from msgspec import structs
@@ -17,8 +17,16 @@ from drfd.common.errors import Refused
 from drfd.core.decisions.outcome import MAX_RETRY_PAUSE_S
 from drfd.core.ledger import postponed
 from drfd.core.ledger.ledger import Ledger, more_dependencies
+from drfd.core.ledger.queue import ArrayState
 from drfd.core.model import events as ev
-from drfd.core.model.job import Dependency, Job, JobSpec, JobState, Outcome, RequiredOutcome
+from drfd.core.model.job import (
+    Dependency,
+    Job,
+    JobSpec,
+    JobState,
+    Outcome,
+    RequiredOutcome,
+)
 
 #: Maximum number of jobs that wait for one job, or for one array and its tasks: for a job of the
 #: same user, and of another user. An end costs work for each of them, and no user may block
@@ -48,12 +56,10 @@ def is_met(want: RequiredOutcome, outcome: Outcome) -> bool:
 
 def settle_ended(
     job_id: int, spec: JobSpec, ended: Mapping[int, Outcome], at_s: float
-) -> list[ev.Event]:
+) -> list[ev.DependencySettled]:
     """Return the event for new dependencies of a job on jobs of which some have ended before."""
     known = {each.job_id: ended[each.job_id] for each in spec.after if each.job_id in ended}
-    if not known:
-        return []
-    return [settled(job_id, spec.after, known, at_s)]
+    return [settled(job_id, spec.after, known, at_s)] if known else []
 
 
 #: The begin of the outcome's text of a job that was cancelled because it could never start.
@@ -115,15 +121,17 @@ def refuse_impossible(
     """Raise Refused for dependencies on a job that does not exist, that too many wait for, or that
     waits for `job_id` itself (a job or an array), and for any beyond the limit of `user`."""
     _refuse_too_many(ledger, after, user, job_id)
+    job = None if job_id is None else ledger.jobs.get(job_id)
+    owner = job_id if job is None else job.array_id or job_id
     for each in after:
-        on = ledger.find_common(each.job_id)
+        on = ledger.spec_of(each.job_id)
         if on is None and each.job_id not in ended:
             raise Refused("no-such-job", f"there is no job {each.job_id} to wait for")
         if on is None:
             continue
         waiting = ledger.dependents.get(each.job_id, ())
-        most = MOST_DEPENDENTS if on.spec.user == user else MOST_OF_OTHERS
-        if len(waiting) >= most and job_id not in waiting:
+        most = MOST_DEPENDENTS if on.user == user else MOST_OF_OTHERS
+        if len(waiting) >= most and owner not in waiting:
             raise Refused(
                 "too-many-jobs",
                 f"{len(waiting)} jobs wait for job {each.job_id} already, the most that is allowed",
@@ -143,8 +151,8 @@ def refuse_impossible(
 def _refuse_too_many(
     ledger: Ledger, after: Sequence[Dependency], user: str, job_id: int | None
 ) -> None:
-    job = None if job_id is None else ledger.find_common(job_id)
-    own = more_dependencies(after) - (0 if job is None else more_dependencies(job.spec.after))
+    spec = None if job_id is None else ledger.spec_of(job_id)
+    own = more_dependencies(after) - (0 if spec is None else more_dependencies(spec.after))
     total = ledger.job_counts.more_dependencies[user] + own
     if own > 0 and total > MOST_MORE:
         raise Refused(
@@ -180,25 +188,27 @@ def _waited_for(
     ledger: Ledger, ids: Iterable[int], seen: set[int]
 ) -> Iterator[tuple[int, Job | None]]:
     """Yield these jobs, tasks and arrays, and all that they wait for, directly or through others,
-    but those that were `seen` before: each id with the live job, or the one that represents the
-    array's tasks without a record. Ends when it has seen more than `_MOST_WALKED`; tasks of an
-    array that wait for nothing, which may be very many, are passed over."""
+    but those that were `seen` before: each id with the live job, or one of an array's tasks that
+    never starts. Ends when it has seen more than `_MOST_WALKED`."""
     front = [each for each in ids if each not in seen]
     seen.update(front)
     while front and len(seen) <= _MOST_WALKED:
         at = front.pop()
         array_state = ledger.arrays.get(at)
-        job = ledger.find(at) if array_state is None else array_state.common
-        yield at, job
-        tasks = [] if array_state is None else sorted(array_state.live - seen)
-        new = [each for each in tasks if _waits_or_never_starts(ledger.jobs[each])]
-        new += [] if job is None else [on.job_id for on in job.awaits if on.job_id not in seen]
+        if array_state is not None:
+            yield at, _broken_task(ledger, array_state)
+            new = [on for on in array_state.awaits if on not in seen]
+        else:
+            job = ledger.jobs.get(at)
+            yield at, job
+            new = [] if job is None else [on.job_id for on in job.awaits if on.job_id not in seen]
         seen.update(new)
         front += new
 
 
-def _waits_or_never_starts(job: Job) -> bool:
-    return bool(job.awaits) or job.broken is not None
+def _broken_task(ledger: Ledger, array_state: ArrayState) -> Job | None:
+    """Return a task of an array that never starts, or None."""
+    return next((ledger.jobs[each] for each in array_state.broken), None)
 
 
 def may_start(ledger: Ledger, job: Job) -> bool:
@@ -209,8 +219,8 @@ def may_start(ledger: Ledger, job: Job) -> bool:
 
 def awaited(job: Job, ledger: Ledger) -> list[Job]:
     """Return the live jobs that the job waits for: jobs that never start, then waiting, then
-    running ones. An array is represented by the first of its tasks in this order. The list is empty
-    if all have ended and the event for that is due."""
+    running ones. An array is represented by one that is like the first of its tasks in this order.
+    The list is empty if all have ended and the event for that is due."""
     order = {JobState.HELD: 1, JobState.PENDING: 2, JobState.SUSPENDED: 3}
 
     def place(each: Job) -> tuple[bool, int, int]:
@@ -219,37 +229,47 @@ def awaited(job: Job, ledger: Ledger) -> list[Job]:
     def representative(job_id: int) -> Job:
         array_state = ledger.arrays.get(job_id)
         if array_state is None:
-            return ledger.job(job_id)
-        if array_state.slowest is None:
-            # Cached, because a listing explains each job that waits for the array.
-            tasks = [*map(ledger.jobs.__getitem__, array_state.live), array_state.common]
-            array_state.slowest = min((each for each in tasks if each is not None), key=place).id
-        is_common = array_state.slowest == job_id
-        slowest = array_state.array.common if is_common else ledger.jobs[array_state.slowest]
-        return structs.replace(slowest, id=job_id, array_index=None)
+            return ledger.jobs[job_id]
+        state = min(array_state.states, key=lambda each: order.get(each, 4))
+        task = _broken_task(ledger, array_state)
+        broken = None if task is None else task.broken
+        return structs.replace(array_state.array.common, state=state, broken=broken)
 
     gone = ledger.dependents.ended
     ids = dict.fromkeys(each.job_id for each in job.awaits if each.job_id not in gone)
     return sorted(map(representative, ids), key=place)
 
 
-def stuck_on(job: Job, ledger: Ledger, seen: set[int] | None = None) -> Job | None:
+def stuck_on(job: Job, ledger: Ledger) -> Job | None:
     """Return the job with the broken dependency because of which a waiting job never starts: itself
-    or one that it waits for, directly or through others. None if the job may still start, waits for
-    one in `seen`, which collects the visited jobs and arrays, or waits for too many to tell."""
+    or one that it waits for, directly or through others. None if the job may still start, or waits
+    for too many to tell."""
     if job.broken is not None:
         return job
-    ids = [each.job_id for each in job.awaits]
-    waited_for = _waited_for(ledger, ids, set() if seen is None else seen)
+    return _first_broken(ledger, [each.job_id for each in job.awaits], set())
+
+
+def _first_broken(ledger: Ledger, ids: Iterable[int], seen: set[int]) -> Job | None:
+    waited_for = _waited_for(ledger, ids, seen)
     return next(
         (each for _, each in waited_for if each is not None and each.broken is not None), None
     )
 
 
-def first_stuck(jobs: Iterable[Job], ledger: Ledger) -> Job | None:
-    """Return the first of these jobs that never starts, or None. Visits each dependency once."""
+def first_stuck(job_id: int, ledger: Ledger) -> Job | None:
+    """Return the job, or a task of the array, that never starts, or None. Visits each dependency
+    once."""
+    array_state = ledger.arrays.get(job_id)
+    if array_state is None:
+        job = ledger.jobs.get(job_id)
+        return None if job is None or stuck_on(job, ledger) is None else job
+    if array_state.broken:
+        return ledger.jobs[min(array_state.broken)]
     seen = set[int]()
-    return next((job for job in jobs if stuck_on(job, ledger, seen) is not None), None)
+    for on in array_state.awaits:
+        if _first_broken(ledger, [on], seen) is not None:
+            return ledger.jobs[min(ledger.dependents[on][job_id])]
+    return None
 
 
 #: Number of a job's dependencies that cost as much work as one event.
@@ -269,9 +289,7 @@ def report_ends(ledger: Ledger, at_s: float, most: float = inf) -> Iterator[ev.E
         for on, end in ended.items():
             by_owner[end.user][0].append(on)
         for job_id in sorted(ledger.doomed):
-            job = ledger.find_common(job_id)
-            assert job is not None
-            by_owner[job.spec.user][1].append(job_id)
+            by_owner[ledger.jobs[job_id].spec.user][1].append(job_id)
         turns = deque(_news(ledger, *ids, at_s) for ids in by_owner.values())
         while turns and left > 0:
             event, cost = next(turns[0], (None, 0))
@@ -289,24 +307,22 @@ def _news(
     """Yield the events of one owner's jobs to be cancelled, and of ends, each with the number of
     events that cost as much work."""
     for job_id in doomed:
-        while job_id in ledger.doomed:
-            yield _cancelled(ledger, job_id, at_s), 1
+        if job_id in ledger.doomed:
+            yield _cancelled(ledger, ledger.jobs[job_id], at_s), 1
     for on in ended:
-        for job_id in sorted(ledger.dependents.get(on, ())):
+        for job_id in sorted(chain.from_iterable(ledger.dependents.get(on, {}).values())):
+            job = ledger.jobs.get(job_id)
             # It may have been told meanwhile.
-            job = ledger.find_common(job_id)
-            if job is not None and job_id in ledger.dependents.get(on, ()):
+            if job is not None and any(each.job_id == on for each in job.awaits):
                 yield _settled_for(ledger, job), 1 + len(job.awaits) // _DEPENDENCIES
 
 
-def _cancelled(ledger: Ledger, job_id: int, at_s: float) -> ev.Cancelled:
-    """Return the cancellation of a job that can never start, or of a task of such an array."""
-    job, array_state = ledger.find_common(job_id), ledger.arrays.get(job_id)
-    assert job is not None and job.broken is not None
+def _cancelled(ledger: Ledger, job: Job, at_s: float) -> ev.Cancelled:
+    """Return the cancellation of a job that can never start."""
+    assert job.broken is not None
     ended = f"job {ledger.label_of(job.broken.job_id)} ended {job.broken.outcome}"
     why = f"{_BY_RULE_TEXT}{ended} and it could never start (--if-never cancel)"
-    task_id = job_id if array_state is None else array_state.unmaterialized.first
-    return ev.Cancelled(task_id, at_s, by=BY_RULE, why=why)
+    return ev.Cancelled(job.id, at_s, by=BY_RULE, why=why)
 
 
 def report_all_ends(ledger: Ledger, at_s: float) -> list[ev.Event]:

@@ -254,7 +254,7 @@ def no_such(job_id: int) -> Refused:
 
 
 def owned(ledger: Ledger, job_id: int, actor: Actor) -> Job:
-    job = ledger.find(job_id)
+    job = ledger.jobs.get(job_id)
     if job is None:
         raise no_such(job_id)
     if not may_touch(actor, job.spec):
@@ -411,7 +411,7 @@ def _counted(name: str, count: int, memory_bytes: int | None) -> str:
 
 def _after(after: tuple[Dependency, ...], ledger: Ledger, names: Mapping[int, str]) -> str:
     def name(job_id: int) -> str:
-        job = ledger.find(job_id)
+        job = ledger.jobs.get(job_id)
         return names.get(job_id, str(job_id)) if job is None else job.label
 
     named = ",".join(f"{name(each.job_id)}:{each.want}" for each in after[:NAMED_DEPENDENCIES])

@@ -65,7 +65,7 @@ def leftovers(
     found = Leftovers([], {})
     for key, owner in sorted(known.items(), key=lambda item: item[0]):
         job_id, attempt = key
-        job = ledger.find(job_id) or ended(job_id)
+        job = ledger.jobs.get(job_id) or ended(job_id)
         if job is None or not owner.may_be(owner_of(job, journal_id)):
             found.strays[key] = owner
         elif job_id not in ledger.jobs or job.attempt != attempt or not job.is_allocated:

@@ -6,8 +6,8 @@ request that is fulfilled already, gives no events; a request that must not be g
 Refused. `at_s` is Unix time, for people; `mono_s` is the machine's monotonic clock, by which limits
 and grace times are measured.
 
-In a request about an array, the first of the tasks without a record represents them all, and an
-event about it becomes one event about all of them; a cancellation is one event for each task.
+A request about an array is one event for each task that it changes. Holding, releasing and changing
+a whole array are recorded of the array, too.
 
 `drf set` may change a waiting job's whole specification, checked like a submission. Of a started
 job it may change the upper ends of ranges and the wall time, which only an administrator may
@@ -17,11 +17,12 @@ lengthen, since others count on its end.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from drfd.common.errors import NotPermitted, Refused
 from drfd.common.indices import Span
@@ -82,17 +83,20 @@ class SubmitAsked(Stimulus):
         )
         job_requests.refuse_many_kinds(ledger, spec, job_requests.NewKinds(set))
         job_id, held = ledger.next_id, self.held
-        event: ev.Event = ev.Submitted(job_id, at_s, spec=spec, held=held)
-        if self.spans:
-            event = ev.ArraySubmitted(
+        settled = dependencies.settle_ended(job_id, spec, self.ended, at_s)
+        if not self.spans:
+            return [ev.Submitted(job_id, at_s, spec=spec, held=held), *settled]
+        return [
+            ev.ArraySubmitted(
                 array_id=job_id,
                 at_s=at_s,
                 spec=spec,
                 spans=self.spans,
                 at_once=self.at_once,
                 held=held,
+                ends=settled[0].ends if settled else (),
             )
-        return [event, *dependencies.settle_ended(job_id, spec, self.ended, at_s)]
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +107,12 @@ class JobAsked(Stimulus):
     #: The id of the job or array.
     job_id: int
     actor: Actor
-    #: Whether each task of an array gets events of its own: else those without a record share them.
-    each_task: ClassVar[bool] = False
-    #: Whether it is only about the tasks of the array that have no record of their own.
-    unmaterialized_only: bool = field(default=False, kw_only=True)
+    #: Whether it is recorded of an array, too.
+    is_recorded: ClassVar[bool] = False
     #: The tasks of the array that are meant; () for all.
     tasks: tuple[int, ...] = field(default=(), kw_only=True)
+    #: Whether these are a part of a request about the whole array.
+    is_part: bool = field(default=False, kw_only=True)
 
     def decide(self, ledger: Ledger, rules: Rules) -> list[ev.Event]:
         return self.for_each_job(ledger, self.judge)
@@ -127,22 +131,19 @@ class JobAsked(Stimulus):
             return judge(job_requests.owned(ledger, self.job_id, self.actor))
         found: list[ev.Event] = []
         refusals: list[Refused] = []
-        tasks, waiting = self.tasks, array_state.unmaterialized
-        if not tasks:
-            live = () if self.unmaterialized_only else sorted(array_state.live)
-            tasks = (*(waiting if self.each_task or not waiting else [waiting.first]), *live)
+        array = array_state.array
+        tasks = self.tasks or [job.id for job in ledger.tasks(array)]
         for job_id in tasks:
             try:
-                events = judge(job_requests.owned(ledger, job_id, self.actor))
+                found += judge(job_requests.owned(ledger, job_id, self.actor))
             except Refused as refusal:
                 refusals.append(refusal)
-                continue
-            if job_id not in array_state.live and not self.each_task:
-                # All of these are job events.
-                events = [structs.replace(each, job_id=self.job_id) for each in events]
-            found += events
         if len(refusals) == len(tasks):
             raise refusals[0] if refusals else job_requests.no_such(self.job_id)
+        if self.is_recorded and found and (self.is_part or not self.tasks):
+            with suppress(Refused):
+                # Nothing, if an earlier part of the request is recorded.
+                found = judge(array.common)[:1] + found
         return found
 
     def outweighs(self, job: Job) -> bool:
@@ -153,8 +154,6 @@ class JobAsked(Stimulus):
 class CancelAsked(JobAsked):
     """A request to end a job, or to take it out of the queue."""
 
-    each_task: ClassVar[bool] = True
-
     def judge(self, job: Job) -> list[ev.Event]:
         by = self.actor.user
         if job.state in ev.Cancelled.moves:
@@ -164,6 +163,8 @@ class CancelAsked(JobAsked):
 
 class HoldAsked(JobAsked):
     """A request to keep a waiting job from starting until it is released."""
+
+    is_recorded: ClassVar[bool] = True
 
     def judge(self, job: Job) -> list[ev.Event]:
         if job.state is JobState.HELD and not self.outweighs(job):
@@ -179,6 +180,8 @@ class HoldAsked(JobAsked):
 
 
 class ReleaseAsked(JobAsked):
+    is_recorded: ClassVar[bool] = True
+
     def judge(self, job: Job) -> list[ev.Event]:
         if job.state not in ev.Released.moves:
             raise Refused("not-held", f"job {job.label} is {job.shown_state}, not held")
@@ -267,6 +270,7 @@ class SignalAsked(JobAsked):
 
 @dataclass(frozen=True, slots=True)
 class ChangeAsked(JobAsked):
+    is_recorded: ClassVar[bool] = True
     change: Change
     #: As in `SubmitAsked`.
     ended: Mapping[int, Outcome] = field(default_factory=dict)
@@ -302,7 +306,9 @@ class ChangeAsked(JobAsked):
             job_requests.refuse_many_kinds(ledger, spec, new)
         if wish.time_limit_s is not None:
             job_requests.refuse_late_warning(spec)
-        self._refuse_impossible(ledger, job.id, job.spec)
+        if job.array_id != self.job_id:
+            # Else it is as for the array as a whole.
+            self._refuse_impossible(ledger, job.id, job.spec)
         is_waiting_anew = job.not_before_s is not None or job.spec.begin_s != spec.begin_s
         if spec == job.spec and (wish.begin_s is None or not is_waiting_anew):
             return []

@@ -77,7 +77,7 @@ class Forecast:
         job_id = self.ledger.next_id
         for event in asked.decide(self.ledger, self.rules):
             self.ledger.apply(event)
-        return self.ledger.job(job_id + bool(asked.spans))
+        return self.ledger.jobs[job_id + bool(asked.spans)]
 
     def start_s(self, wanted: int) -> float | None:
         """Return the Unix time at which the waiting job `wanted` starts or goes on. None if it does
@@ -145,7 +145,8 @@ class Forecast:
 
     def _known_until_s(self, job_id: int) -> float:
         """Return the Unix time from which it is not known when the job would start."""
-        job, windows, hours = self.ledger.find(job_id), self.ledger.windows, self.ledger.limit_hours
+        ledger = self.ledger
+        job, windows, hours = ledger.jobs.get(job_id), ledger.windows, ledger.limit_hours
         if job is None:
             return inf
         if windows and first_start_s(windows, length_s(job), self.now.at_s) is None:
@@ -179,7 +180,7 @@ class Forecast:
             self.ledger.apply(event)
             if isinstance(event, ev.Admitted):
                 self.ledger.apply(event.launched(self.now.mono_s))
-            self.scheduler.note(self.ledger.job(event.job_id))
+            self.scheduler.note(self.ledger.jobs[event.job_id])
         return plan
 
     def _end(self, job_id: int) -> None:
@@ -287,7 +288,7 @@ def _cut(asked: int, free: int, step: int) -> int:
 
 
 class Next(NamedTuple):
-    """Adjacent jobs of one queue: a single job, or tasks of an array that have no records yet."""
+    """A single job of a queue, or adjacent tasks of an array with the same demand."""
 
     run: Run
     demand: Vector

@@ -241,7 +241,7 @@ def served_first(
     if leaf not in order:
         return None
     plan = _pass_after(case, order, blame, share_tree.without(()))
-    starts = [(case.ledger.job(job_id), start) for job_id, start in plan.starts.items()]
+    starts = [(case.ledger.jobs[job_id], start) for job_id, start in plan.starts.items()]
     takers = [other for other, start in starts if any(start.held[axis] for axis in case.short)]
     others = [other for other in takers if other.spec.leaf != leaf]
     by_reservation = StartReason.RESERVATION

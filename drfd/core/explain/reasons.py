@@ -7,7 +7,6 @@ queues, or stops all starts, is read from the ledger.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 
 from drfd.core.decisions.dependencies import awaited, is_met
@@ -18,7 +17,6 @@ from drfd.core.explain.waits import ResourceShortage, Wait
 from drfd.core.fairness.rules import Rules, limit_ever
 from drfd.core.fairness.share_tree import ShareTree, path_up
 from drfd.core.ledger.ledger import Ledger
-from drfd.core.ledger.queue import ArrayState
 from drfd.core.model import events as ev
 from drfd.core.model.hours import blocking, first_start_s, length_s
 from drfd.core.model.job import ROOT, Job, JobState, RequiredOutcome
@@ -71,8 +69,9 @@ def held(case: Case) -> Wait | None:
     want = next((want for want in wants if not is_met(want, broken.outcome)), RequiredOutcome.OK)
     for each in job.awaits:
         if each.job_id != broken.job_id:
-            live = case.ledger.find_common(each.job_id)
-            others.append((name_of(each.job_id) if live is None else live.label, each.want))
+            is_live = case.ledger.lives(each.job_id)
+            label = (case.ledger.label_of if is_live else name_of)(each.job_id)
+            others.append((label, each.want))
     on = name_of(broken.job_id)
     return waits.NeverStarts(job.label, on, broken.outcome, want, tuple(others), who)
 
@@ -100,7 +99,8 @@ def awaited_job(job: Job, ledger: Ledger) -> waits.AwaitedJob:
     if job.broken is not None:
         states = ()
     elif is_array:
-        states = _task_states(ledger.arrays[job.id], ledger)
+        counts = ledger.arrays[job.id].states
+        states = tuple([(state, counts[state]) for state in _FURTHEST_FIRST if counts[state]])
     elif job.state is JobState.RUNNING:
         until_s = holders.limit_ends_s(job)
     return waits.AwaitedJob(job.label, job.spec.user, is_array, states, until_s)
@@ -108,16 +108,6 @@ def awaited_job(job: Job, ledger: Ledger) -> waits.AwaitedJob:
 
 #: The states of live jobs, the latest in a job's life first.
 _FURTHEST_FIRST = tuple(state for state in reversed(JobState) if state is not JobState.ENDED)
-
-
-def _task_states(array_state: ArrayState, ledger: Ledger) -> tuple[tuple[JobState, int], ...]:
-    if array_state.states is None:
-        # Cached, because a listing explains each job that waits for the array.
-        array_state.states = Counter(ledger.jobs[each].state for each in array_state.live)
-        if array_state.unmaterialized:
-            array_state.states[array_state.array.common.state] += len(array_state.unmaterialized)
-    counts = array_state.states
-    return tuple([(state, counts[state]) for state in _FURTHEST_FIRST if counts[state]])
 
 
 # -- the machine, its nodes, and what is due in time -----------------------------------------------
@@ -280,7 +270,7 @@ def closed_in_pass(case: Case) -> Wait | None:
 def _kept_for(case: Case, delayed: Reservation, job_id: int) -> Wait:
     """Return the reservation that one of these jobs would delay, the waiting one or an earlier."""
     job, ledger = case.job, case.ledger
-    reserved = ledger.find(delayed.job_id)
+    reserved = ledger.jobs.get(delayed.job_id)
     needs = zip(case.rules.axes.names, delayed.demand, strict=True)
     return waits.KeptFor(
         str(delayed.job_id) if reserved is None else reserved.label,
@@ -288,13 +278,13 @@ def _kept_for(case: Case, delayed: Reservation, job_id: int) -> Wait:
         tuple([(axis, amount) for axis, amount in needs if amount]),
         case.plan.known_start_s(delayed),
         delayed.is_drain,
-        None if job_id == job.id else ledger.job(job_id).label,
+        None if job_id == job.id else ledger.jobs[job_id].label,
         case.plan.known_start_s(case.plan.reservation_of(job.id)),
     )
 
 
 def _behind(case: Case, job_id: int) -> Wait | None:
-    first = case.ledger.find(job_id)
+    first = case.ledger.jobs.get(job_id)
     if first is None:
         # It has gone since the pass.
         return None
@@ -418,11 +408,9 @@ def _find(label: str, ledger: Ledger) -> Job | None:
     first, _, index = label.partition("_")
     array_state = ledger.arrays.get(int(first))
     if array_state is None:
-        return ledger.find(int(first))
+        return ledger.jobs.get(int(first))
     if index:
         job_id = array_state.array.id_of(int(index))
-    elif array_state.unmaterialized:
-        job_id = array_state.unmaterialized.first
     else:
-        job_id = min(array_state.live)
-    return None if job_id is None else ledger.find(job_id)
+        return next(ledger.tasks(array_state.array))
+    return None if job_id is None else ledger.jobs.get(job_id)

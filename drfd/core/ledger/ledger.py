@@ -11,12 +11,15 @@ leaf (`Allocations`), and those with a condition: the end of another job (`Depen
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
+from msgspec import structs
+
+from drfd.common.indices import Ids, joined
 from drfd.core.ledger.queue import (
     ArrayState,
     ArrayStates,
@@ -39,6 +42,7 @@ from drfd.core.model.job import (
     JobState,
     Outcome,
     Postponed,
+    Tasks,
     Whose,
     notice_demand,
 )
@@ -97,9 +101,10 @@ class JobCounts:
     waiting: Counter[str] = field(default_factory=Counter)
     #: The same by leaf.
     waiting_of: Counter[str] = field(default_factory=Counter)
-    #: Live jobs, arrays, and tasks with a record of their own, by user name.
-    records: Counter[str] = field(default_factory=Counter)
-    #: Dependencies beyond the first of each of these, by user name.
+    #: Live jobs and arrays by user name.
+    submissions: Counter[str] = field(default_factory=Counter)
+    #: Dependencies beyond the first of each job, by user name; tasks of an array that have the same
+    #: ones count as one job.
     more_dependencies: Counter[str] = field(default_factory=Counter)
 
     def count(self, spec: JobSpec, state: JobState, change: int) -> None:
@@ -113,16 +118,8 @@ class JobCounts:
             add_to(self.waiting, spec.user, change)
             add_to(self.waiting_of, spec.leaf, change)
 
-    def charge(self, before: JobSpec | None, after: JobSpec | None) -> None:
-        """Replace the specification of a job or array in the sums by user. `before` is None for a
-        new job, and `after` is None for one that has ended."""
-        if before is after:
-            return
-        for spec, sign in ((before, -1), (after, 1)):
-            if spec is not None:
-                add_to(self.records, spec.user, sign)
-                if spec.after:
-                    add_to(self.more_dependencies, spec.user, sign * more_dependencies(spec.after))
+    def count_dependencies(self, spec: JobSpec, sign: int) -> None:
+        add_to(self.more_dependencies, spec.user, sign * more_dependencies(spec.after))
 
 
 def more_dependencies(after: Sequence[Dependency]) -> int:
@@ -140,20 +137,24 @@ class End(NamedTuple):
     user: str
 
 
-class Dependents(dict[int, set[int]]):
-    """Ids of the jobs that wait for a job's end, by that job's id."""
+class Dependents(dict[int, dict[int, set[int]]]):
+    """The jobs that wait for a job's end, by that job's id: by the id of each single job or array,
+    itself or the tasks that wait."""
 
     def __init__(self) -> None:
         #: Ends that have not been reported to all waiting jobs yet, by key; `report_ends` in
         #: `core.decisions.dependencies` reports them.
         self.ended: dict[int, End] = {}
 
-    def add(self, on: int, job_id: int) -> None:
-        self.setdefault(on, set()).add(job_id)
+    def add(self, on: int, owner: int, ids: Iterable[int]) -> None:
+        self.setdefault(on, {}).setdefault(owner, set()).update(ids)
 
-    def remove(self, on: int, job_id: int) -> None:
-        self[on].remove(job_id)
-        if not self[on]:
+    def remove(self, on: int, owner: int, job_id: int) -> None:
+        waiting = self[on]
+        waiting[owner].remove(job_id)
+        if not waiting[owner]:
+            del waiting[owner]
+        if not waiting:
             del self[on]
             self.ended.pop(on, None)
 
@@ -179,7 +180,7 @@ class Ledger:
     def __init__(self, axes: Axes) -> None:
         self.axes = axes
         self._nothing: Vector = (0,) * len(axes.names)
-        #: Live jobs with a record of their own, by id; `find` also finds tasks without one.
+        #: Live jobs, the tasks of arrays among them, by id.
         self.jobs: dict[int, Job] = {}
         #: Live arrays by id.
         self.arrays = ArrayStates()
@@ -192,11 +193,11 @@ class Ledger:
         self.allocated: Vector = self.nothing
         #: Allocated instances of countable resources, each of one job.
         self.taken: Counter[Instance] = Counter()
-        #: Counters of live jobs, tasks without a record included.
+        #: Counters of live jobs.
         self.job_counts = JobCounts()
         #: Jobs that wait for another job's end, by that job's id.
         self.dependents = Dependents()
-        #: Waiting jobs, and arrays for their tasks, that can never start and are to be cancelled.
+        #: Waiting jobs that can never start and are to be cancelled.
         self.doomed: set[int] = set()
         #: (Unix time, job id) of jobs with an earliest start time.
         self.begins = Begins()
@@ -232,8 +233,12 @@ class Ledger:
         """Return the ledger that the events behind `jobs` and live `arrays` would have made.
         `ended` returns the ends of those of the given ids that have ended."""
         ledger = cls(axes)
-        for left in arrays:
-            ledger._enrol(ArrayState.of(*left))
+        for array, failed, untouched, submitted in arrays:
+            array_state = ArrayState(array, failed)
+            ledger._enrol(array_state)
+            for ids in untouched:
+                assert submitted is not None
+                ledger._put_tasks(array_state, submitted, ids)
         for job in jobs:
             ledger._put(None, job)
         ledger.next_id = max(next_id, ledger.next_id)
@@ -265,9 +270,12 @@ class Ledger:
         return ledger
 
     def specs(self) -> Iterator[JobSpec]:
-        """Yield the specification of each live job, and of each live array for its tasks."""
-        yield from (job.spec for job in self.jobs.values())
-        yield from (array.spec for array, *_ in self.arrays.live())
+        """Yield the specification of each live job; that of like tasks once."""
+        last = None
+        for job in self.jobs.values():
+            if job.spec is not last:
+                last = job.spec
+                yield last
 
     def pools(self) -> set[str]:
         """Return the paths of the pools that live jobs are in; a user without a pool has none."""
@@ -287,45 +295,51 @@ class Ledger:
     def is_empty(self) -> bool:
         return not self.jobs and not self.arrays
 
-    def find(self, job_id: int) -> Job | None:
-        """Return a live job or task, with or without a record of its own, or None."""
-        job = self.jobs.get(job_id)
-        if job is None and (array := self.arrays.of_unmaterialized(job_id)) is not None:
-            return array.task(job_id)
-        return job
-
-    def find_common(self, job_id: int) -> Job | None:
-        """Return a live job or task, or for an array the job that represents its tasks without a
-        record of their own; None if there is none."""
+    def spec_of(self, job_id: int) -> JobSpec | None:
+        """Return the specification of a live job or array, or None if there is none."""
         array_state = self.arrays.get(job_id)
-        return self.find(job_id) if array_state is None else array_state.array.common
+        if array_state is not None:
+            return array_state.array.spec
+        job = self.jobs.get(job_id)
+        return None if job is None else job.spec
 
     def lives(self, job_id: int) -> bool:
-        return self.find_common(job_id) is not None
+        return job_id in self.jobs or job_id in self.arrays
 
-    def job(self, job_id: int) -> Job:
-        """Return the live job. Raises KeyError if there is none."""
-        job = self.find(job_id)
-        if job is None:
-            raise KeyError(job_id)
-        return job
+    def tasks(self, array: Array) -> Iterator[Job]:
+        """Yield the live tasks of an array in order; they may change meanwhile."""
+        first, last = array.ids
+        found = map(self.jobs.get, range(first, last + 1))
+        return (job for job in found if job is not None)
 
-    def alike(self, job_id: int) -> Job:
-        """Return the live job or, for a task without a record of its own, the job that represents
-        these tasks: only id and index differ, which a pass does not ask for. Raises KeyError."""
-        job = self.jobs.get(job_id)
-        if job is None:
-            array = self.arrays.of_unmaterialized(job_id)
-            if array is None:
-                raise KeyError(job_id)
-            job = array.common
-        return job
+    def rows(self, array_state: ArrayState) -> Sequence[Job | Tasks]:
+        """Return the live tasks of an array as rows of lists, those that have not been started and
+        are alike as one row."""
+        if array_state.rows is None:
+            array = array_state.array
+            groups = defaultdict[object, list[Job]](list)
+            for job in self.tasks(array):
+                key: object = job.id
+                if not job.attempt and job.state in WAITING_STATES:
+                    # What else is set of a job that has never been started.
+                    key = (
+                        *(id(job.spec), job.state, job.held_by),
+                        *(id(job.awaits), job.broken, job.not_before_s),
+                    )
+                groups[key].append(job)
+            array_state.rows = [
+                jobs[0]
+                if len(jobs) == 1 and isinstance(key, int)
+                else Tasks(array, tuple(joined(job.id for job in jobs)), jobs[0])
+                for key, jobs in groups.items()
+            ]
+        return array_state.rows
 
     def label_of(self, job_id: int) -> str:
         """Return the label of a job that is live or has just ended. The array of a task is known
         while it has live tasks."""
         array = self.arrays.of_task(job_id)
-        return str(job_id) if array is None else array.task(job_id).label
+        return str(job_id) if array is None else array.label_of(job_id)
 
     @property
     def nothing(self) -> Vector:
@@ -398,9 +412,11 @@ class Ledger:
         if isinstance(event, ev.ArraySubmitted):
             self._refuse_known(event.array_id, event)
             common = event.new_job()
-            array = Array(common=common, spans=event.spans, at_once=event.at_once)
-            self.latest_array = ArrayState.of(array, array.whole.ids)
+            plain = structs.replace(common, awaits=(), broken=None, not_before_s=None)
+            array = Array(common=plain, spans=event.spans, at_once=event.at_once)
+            self.latest_array = ArrayState(array)
             self._enrol(self.latest_array)
+            self._put_tasks(self.latest_array, common, array.ids)
             return common
         if isinstance(event, ev.Submitted):
             self._refuse_known(event.job_id, event)
@@ -410,8 +426,8 @@ class Ledger:
         array_state = self.arrays.get(event.job_id)
         if array_state is not None:
             self.latest_array = array_state
-            return self._move_together(array_state, event)
-        before = self.find(event.job_id)
+            return array_state.order(event)
+        before = self.jobs.get(event.job_id)
         if before is None:
             raise InvalidTransition(f"no live job {event.job_id} for {event!r}")
         job = event.apply(before)
@@ -429,18 +445,6 @@ class Ledger:
             self.pause = None
         return job
 
-    def _move_together(self, array_state: ArrayState, event: ev.JobEvent) -> Job:
-        """Apply the event to all tasks of the array that have no record of their own."""
-        before = array_state.array.common
-        job = event.apply(before)
-        if not array_state.unmaterialized or job.state not in WAITING_STATES:
-            raise InvalidTransition(f"no task of array {before.id} is there for {event!r}")
-        self._count_unmaterialized(array_state, -1)
-        array_state.become(job)
-        self.job_counts.charge(before.spec, job.spec)
-        self._count_unmaterialized(array_state, 1)
-        return job
-
     def _note_end(self, job: Job, array_state: ArrayState | None, at_s: float) -> None:
         """Record for dependents that the job has ended, and its array if it has."""
         outcome, user = job.outcome or Outcome.CANCELLED, job.spec.user
@@ -455,17 +459,38 @@ class Ledger:
 
     def _enrol(self, array_state: ArrayState) -> None:
         self.arrays.enrol(array_state)
-        self.job_counts.charge(None, array_state.array.spec)
-        self._count_unmaterialized(array_state, 1)
+        add_to(self.job_counts.submissions, array_state.array.spec.user, 1)
         self.next_id = max(self.next_id, array_state.array.last_id + 1)
+
+    def _put_tasks(self, array_state: ArrayState, like: Job, ids: Ids) -> None:
+        """Add the tasks with these ids, which are like this job, to every table at once."""
+        first, last = ids
+        count = last - first + 1
+        tasks = {job.id: job for job in array_state.array.tasks(like, ids)}
+        task = tasks[first]
+        self.jobs.update(tasks)
+        array_state.change(None, task, count)
+        self._count_dependencies(array_state, None, task.spec, count)
+        self.job_counts.count(task.spec, task.state, count)
+        if task.spec.group is not None:
+            self.queues.count_waiting(task.spec, self.demand(task), count)
+        wanted = self.wanted(task)
+        if wanted is not None:
+            self.queues.add(task, wanted, ids)
+        if task.awaits or task.broken is not None or task.not_before_s is not None:
+            for job in tasks.values():
+                self._count_conditions(None, job)
 
     def _put(self, before: Job | None, job: Job) -> None:
         """Replace `before` by `job` in every table."""
-        has_record = before is not None and before.id in self.jobs
-        if job.array_id is not None:
-            self.arrays[job.array_id].note_change()
-        charged = before.spec if before is not None and has_record else None
-        self.job_counts.charge(charged, None if job.state is JobState.ENDED else job.spec)
+        is_ended = job.state is JobState.ENDED
+        array_state = None if job.array_id is None else self.arrays[job.array_id]
+        if array_state is not None:
+            array_state.change(before, job)
+        elif before is None or is_ended:
+            add_to(self.job_counts.submissions, job.spec.user, 1 if before is None else -1)
+        old, new = None if before is None else before.spec, None if is_ended else job.spec
+        self._count_dependencies(array_state, old, new)
         if before is not None and keeps_allocation(before, job):
             # No other table changes.
             if job.state is not before.state:
@@ -473,50 +498,65 @@ class Ledger:
                 self.job_counts.count(job.spec, job.state, 1)
             self.jobs[job.id] = job
             return
-        array_state = None if job.array_id is None else self.arrays[job.array_id]
-        if before is not None and has_record:
+        if before is not None:
             self._count(before, -1)
-        if array_state is not None and not has_record:
-            # The task gets a record of its own.
-            array_state.live.add(job.id)
-            if before is not None:
-                array_state.unmaterialized.take(before.id)
-                self._count(before, -1, array_state, is_leaving=True)
-                if not array_state.unmaterialized:
-                    self._count_conditions(array_state.array.common, None)
         self._count(job, 1)
-        self._count_conditions(before if has_record else None, job)
-        if job.state is JobState.ENDED:
+        self._count_conditions(before, job)
+        if is_ended:
             self.jobs.pop(job.id, None)
         else:
             self.jobs[job.id] = job
         if job.id >= self.next_id:
             self.next_id = job.id + 1
-        if array_state is not None and job.state is JobState.ENDED:
-            array_state.live.remove(job.id)
+        if array_state is not None and is_ended:
             array_state.note_failure(job.id, job.outcome)
             if array_state.is_over:
-                self.job_counts.charge(array_state.array.spec, None)
+                add_to(self.job_counts.submissions, array_state.array.spec.user, -1)
                 self.arrays.drop(array_state)
 
-    def _count_unmaterialized(self, array_state: ArrayState, sign: int) -> None:
-        if array_state.unmaterialized:
-            common = array_state.array.common
-            self._count(common, sign, array_state)
-            self._count_conditions(*((None, common) if sign > 0 else (common, None)))
+    def _count_dependencies(
+        self,
+        array_state: ArrayState | None,
+        before: JobSpec | None,
+        after: JobSpec | None,
+        count: int = 1,
+    ) -> None:
+        """Replace the specification of a job, or add that of new tasks. None stands for no job."""
+        old, new = (None if spec is None else spec.after for spec in (before, after))
+        if old is new:
+            return
+        for spec, change in ((before, -1), (after, count)):
+            if spec is None or not spec.after:
+                continue
+            if array_state is None:
+                self.job_counts.count_dependencies(spec, change)
+                continue
+            there = array_state.afters[spec.after]
+            add_to(array_state.afters, spec.after, change)
+            if not there or there + change == 0:
+                self.job_counts.count_dependencies(spec, 1 if change > 0 else -1)
 
     def _count_conditions(self, before: Job | None, after: Job | None) -> None:
-        """Replace the conditions of a job, or of the tasks that it represents, by its present ones;
-        None stands for no job. Only those of a job that has not started count, and only differences
-        are written."""
+        """Replace the conditions of a job by its present ones; None stands for no job. Only those
+        of a job that has not started count, and only differences are written."""
         old, new = _awaited(before), _awaited(after)
         for job, sign, ids in (before, -1, old - new), (after, 1, new - old):
             if job is None or job.state not in WAITING_STATES:
                 continue
-            if job.broken is not None and job.spec.cancel_if_never:
-                (self.doomed.add if sign > 0 else self.doomed.discard)(job.id)
+            array_state = None if job.array_id is None else self.arrays[job.array_id]
+            owner = job.array_id or job.id
+            if job.broken is not None:
+                if array_state is not None:
+                    (array_state.broken.add if sign > 0 else array_state.broken.discard)(job.id)
+                if job.spec.cancel_if_never:
+                    (self.doomed.add if sign > 0 else self.doomed.discard)(job.id)
             for on in ids:
-                (self.dependents.add if sign > 0 else self.dependents.remove)(on, job.id)
+                if sign > 0:
+                    self.dependents.add(on, owner, (job.id,))
+                else:
+                    self.dependents.remove(on, owner, job.id)
+                if array_state is not None:
+                    add_to(array_state.awaits, on, sign)
             if job.not_before_s is None:
                 continue
             is_pause = job.not_before_s != job.spec.begin_s
@@ -526,30 +566,14 @@ class Ledger:
                 else:
                     del times[bisect_left(times, (job.not_before_s, job.id))]
 
-    def _count(
-        self,
-        job: Job,
-        sign: int,
-        array_state: ArrayState | None = None,
-        *,
-        is_leaving: bool = False,
-    ) -> None:
-        """Add (`sign` 1) or remove (-1) a job, or the tasks without a record that it represents, in
-        the tables that its state belongs to. `is_leaving` means one that has just left them."""
-        count = sign
-        if array_state is not None and not is_leaving:
-            count *= len(array_state.unmaterialized)
-        self.job_counts.count(job.spec, job.state, count)
+    def _count(self, job: Job, sign: int) -> None:
+        """Add (`sign` 1) or remove (-1) a job in the tables that its state belongs to."""
+        self.job_counts.count(job.spec, job.state, sign)
         if job.spec.group is not None and job.state in WAITING_STATES:
-            self.queues.count_waiting(job.spec, self.demand(job), count)
+            self.queues.count_waiting(job.spec, self.demand(job), sign)
         wanted = self.wanted(job)
         if wanted is not None:
-            if sign > 0:
-                self.queues.add(job, wanted, array_state)
-            elif is_leaving and array_state is not None and array_state.unmaterialized:
-                self.queues.note_task(job, wanted)
-            else:
-                self.queues.remove(job, wanted, array_state)
+            (self.queues.add if sign > 0 else self.queues.remove)(job, wanted)
         if job.state not in ALLOCATED_STATES:
             return
         leaf, held = job.spec.leaf, self.allocation(job)

@@ -1,8 +1,7 @@
 """Queues of waiting jobs by leaf, and live arrays. Only the ledger writes these tables.
 
 A queue is in the order of priority and then of submission. The jobs of a leaf with one demand
-vector form a line, of which a pass looks at the first job only. The tasks of an array that have no
-record of their own are one entry of a line.
+vector form a line, of which a pass looks at the first job only.
 
 The jobs of a line are in classes, which are alike for the gates: whether one more task of the array
 may run, one more job of the group, and a job of this length before the next maintenance window
@@ -14,18 +13,31 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush, merge
-from itertools import chain, repeat
+from itertools import repeat
 from math import inf
 from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
+from msgspec import structs
+
 from drfd.common.indices import Ids
+from drfd.core.model.events import InvalidTransition, JobEvent
 from drfd.core.model.hours import length_s
-from drfd.core.model.job import Array, GroupKey, Job, JobSpec, JobState, Outcome, Tasks
+from drfd.core.model.job import (
+    WAITING_STATES,
+    Array,
+    Dependency,
+    GroupKey,
+    Job,
+    JobSpec,
+    JobState,
+    Outcome,
+    Tasks,
+)
 from drfd.core.model.machine import Vector
 
 K = TypeVar("K")
@@ -49,71 +61,24 @@ class JobClass(NamedTuple):
     limits: tuple[AtOnce, ...] = ()
 
 
-class TaskIds:
-    """Ids of tasks in ascending ranges, from which single ones are taken."""
+class JobsOfClass:
+    """The waiting jobs of one class in a line, in order: single jobs, and adjacent tasks of one
+    array together."""
 
-    __slots__ = ("_count", "ranges")
+    __slots__ = ("_count", "_runs")
 
-    def __init__(self, ranges: Iterable[Ids] = ()) -> None:
-        self.ranges = list(ranges)
-        self._count = sum([last - first + 1 for first, last in self.ranges])
+    def __init__(self) -> None:
+        self._runs: list[Run] = []
+        self._count = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._runs)
 
     def __len__(self) -> int:
         return self._count
 
-    def __iter__(self) -> Iterator[int]:
-        return (job_id for first, last in self.ranges for job_id in range(first, last + 1))
-
-    def __contains__(self, job_id: int) -> bool:
-        return self.after(job_id - 1) == job_id
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TaskIds) and self.ranges == other.ranges
-
-    @property
-    def first(self) -> int:
-        return self.ranges[0][0]
-
-    def after(self, job_id: int) -> int | None:
-        """Return the next id, or None."""
-        at = bisect_right(self.ranges, (job_id, inf))
-        if at and self.ranges[at - 1][1] > job_id:
-            return job_id + 1
-        return self.ranges[at][0] if at < len(self.ranges) else None
-
-    def take(self, job_id: int) -> None:
-        """Remove an id. Raises KeyError."""
-        at = bisect_right(self.ranges, (job_id, inf)) - 1
-        if at < 0 or self.ranges[at][1] < job_id:
-            raise KeyError(job_id)
-        first, last = self.ranges[at]
-        parts = (first, job_id - 1), (job_id + 1, last)
-        self.ranges[at : at + 1] = [part for part in parts if part[0] <= part[1]]
-        self._count -= 1
-
-
-class JobsOfClass:
-    """The waiting jobs of one class in a line, in order."""
-
-    __slots__ = ("_arrays", "_jobs", "_states")
-
-    def __init__(self) -> None:
-        #: Jobs with a record of their own.
-        self._jobs: list[Entry] = []
-        #: The arrays whose tasks without a record are here, in order, as the ids of an array and of
-        #: its tasks are between those of any others.
-        self._arrays: list[Entry] = []
-        self._states: dict[Entry, ArrayState] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._jobs or self._arrays)
-
-    def __len__(self) -> int:
-        tasks = sum([len(each.unmaterialized) for each in self._states.values()])
-        return len(self._jobs) + tasks
-
     def __iter__(self) -> Iterator[Entry]:
-        for priority, first, last in self.runs():
+        for priority, first, last in self._runs:
             for job_id in range(first, last + 1):
                 yield priority, job_id
 
@@ -123,45 +88,46 @@ class JobsOfClass:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, JobsOfClass) and [*self] == [*other]
 
-    def add(self, source: Entry | ArrayState) -> None:
-        if isinstance(source, ArrayState):
-            self._states[source.entry] = source
-            insort(self._arrays, source.entry)
-        else:
-            insort(self._jobs, source)
+    def add(self, run: Run, among: Ids) -> None:
+        """Add jobs that are not there yet. They join adjacent ones within the ids `among`, those
+        of the tasks of their array."""
+        priority, first, last = run
+        self._count += last - first + 1
+        begin = end = bisect_left(self._runs, run)
+        if begin and first > among[0] and self._runs[begin - 1][::2] == (priority, first - 1):
+            begin -= 1
+            first = self._runs[begin][1]
+        following = self._runs[end : end + 1]
+        if following and last < among[1] and following[0][:2] == (priority, last + 1):
+            last = following[0][2]
+            end += 1
+        self._runs[begin:end] = [(priority, first, last)]
 
-    def remove(self, source: Entry | ArrayState) -> None:
+    def remove(self, entry: Entry) -> None:
         """Raises KeyError."""
-        if isinstance(source, ArrayState):
-            entries, entry = self._arrays, source.entry
-        else:
-            entries, entry = self._jobs, source
-        at = bisect_left(entries, entry)
-        if entries[at : at + 1] != [entry]:
+        priority, job_id = entry
+        at = bisect_right(self._runs, (priority, job_id, inf)) - 1
+        if at < 0 or self._runs[at][0] != priority or self._runs[at][2] < job_id:
             raise KeyError(entry)
-        del entries[at]
-        self._states.pop(entry, None)
+        _, first, last = self._runs[at]
+        parts = (priority, first, job_id - 1), (priority, job_id + 1, last)
+        self._runs[at : at + 1] = [part for part in parts if part[1] <= part[2]]
+        self._count -= 1
 
     @property
     def first(self) -> Entry:
-        first_tasks = [self._states[each].first for each in self._arrays[:1]]
-        return min([*self._jobs[:1], *first_tasks])
+        return self._runs[0][:2]
 
     def after(self, entry: Entry) -> Entry | None:
         """Return the next entry, or None."""
-        at = bisect_right(self._jobs, entry)
-        found = self._jobs[at : at + 1]
-        at = bisect_right(self._arrays, entry)
-        # It may be within the array before it.
-        for each in self._arrays[max(0, at - 1) : at + 1]:
-            task = self._states[each].after(entry)
-            found += [] if task is None else [task]
-        return min(found, default=None)
+        priority, job_id = entry
+        at = bisect_right(self._runs, (priority, job_id, inf))
+        if at and self._runs[at - 1][0] == priority and self._runs[at - 1][2] > job_id:
+            return priority, job_id + 1
+        return self._runs[at][:2] if at < len(self._runs) else None
 
     def runs(self) -> Iterator[Run]:
-        jobs = ((priority, job_id, job_id) for priority, job_id in self._jobs)
-        tasks = chain.from_iterable(self._states[each].runs() for each in self._arrays)
-        return merge(jobs, tasks) if self._arrays else jobs
+        return iter(self._runs)
 
 
 class Line(dict[JobClass, JobsOfClass]):
@@ -176,7 +142,7 @@ class Line(dict[JobClass, JobsOfClass]):
     def add(self, entry: Entry) -> None:
         """Add a job for which no gate is ever closed."""
         alike = self.get(JobClass(), JobsOfClass())
-        alike.add(entry)
+        alike.add((*entry, entry[1]), (entry[1], entry[1]))
         self.put(JobClass(), alike)
 
     def put(self, cls: JobClass, alike: JobsOfClass) -> None:
@@ -235,20 +201,24 @@ class Queues(dict[str, LeafQueue]):
         #: The length of the longest jobs that may start now, in seconds.
         self.longest_s = inf
 
-    def add(self, job: Job, wanted: Vector, array_state: ArrayState | None = None) -> None:
-        """Add a waiting job, or the tasks without a record that it represents. `wanted` are the
+    def add(self, job: Job, wanted: Vector, ids: Ids | None = None) -> None:
+        """Add a waiting job, or the tasks with these ids that are like it. `wanted` are the
         resources that it waits for."""
         place = self._place(job, wanted)
         if place not in self.all:
             self.all[place] = JobsOfClass()
             for gate in _gates(place):
                 self._places[gate].add(place)
-        self.all[place].add(array_state or entry_of(job))
+        first, last = ids or (job.id, job.id)
+        among = first, last
+        if job.array_id is not None:
+            among = self._arrays[job.array_id].array.ids
+        self.all[place].add((-job.spec.priority, first, last), among)
         self._settle([place])
 
-    def remove(self, job: Job, wanted: Vector, array_state: ArrayState | None = None) -> None:
+    def remove(self, job: Job, wanted: Vector) -> None:
         place = self._place(job, wanted)
-        self.all[place].remove(array_state or entry_of(job))
+        self.all[place].remove(entry_of(job))
         if not self.all[place]:
             del self.all[place]
             for gate in _gates(place):
@@ -256,10 +226,6 @@ class Queues(dict[str, LeafQueue]):
                 if not self._places[gate]:
                     del self._places[gate]
         self._settle([place])
-
-    def note_task(self, job: Job, wanted: Vector) -> None:
-        """Take account of a task that has left those without a record, which `job` represents."""
-        self._settle([self._place(job, wanted)])
 
     def count_running(self, job: Job, sign: int) -> None:
         """Take account of a job that has started (`sign` 1) or ended (-1)."""
@@ -475,37 +441,68 @@ def entry_of(job: Job) -> Entry:
 
 #: Id and outcome of a task that did not complete.
 FailedTask = tuple[int, Outcome]
-#: An array, the ids of its tasks without a record, and the first task that did not complete.
-LiveArray = tuple[Array, tuple[Ids, ...], FailedTask | None]
+
+
+class LiveArray(NamedTuple):
+    """A live array as the journal has it."""
+
+    array: Array
+    #: The first task, by index, that ended and did not complete.
+    failed: FailedTask | None = None
+    #: The ids of the tasks that are as they were submitted, and a job with the array's id that is
+    #: like them.
+    untouched: tuple[Ids, ...] = ()
+    submitted: Job | None = None
 
 
 @dataclass
 class ArrayState:
+    """A live array, with sums over its tasks. The tasks themselves are jobs of the ledger."""
+
     array: Array
-    #: Tasks that have no record of their own.
-    unmaterialized: TaskIds
     #: The first task, by index, that ended and did not complete.
     failed: FailedTask | None = None
-    #: Live tasks with a record.
-    live: set[int] = field(default_factory=set)
-    #: Cache: the task that delays dependents of the array longest, or the array's id for the tasks
-    #: without a record, or None after a change.
-    slowest: int | None = field(default=None, compare=False)
-    #: Cache: number of live tasks by state, or None after a change.
-    states: Counter[JobState] | None = field(default=None, compare=False)
+    #: Number of live tasks by state.
+    states: Counter[JobState] = field(default_factory=Counter)
+    #: Number of waiting tasks that wait for each other job.
+    awaits: Counter[int] = field(default_factory=Counter)
+    #: Waiting tasks that can never start.
+    broken: set[int] = field(default_factory=set)
+    #: Number of live tasks with each list of dependencies.
+    afters: Counter[tuple[Dependency, ...]] = field(default_factory=Counter)
+    #: Cache: the rows of the live tasks in lists (see `Ledger.rows`), or None after a change.
+    rows: Sequence[Job | Tasks] | None = field(default=None, compare=False)
+    #: The task that changed last, with which the next one shares what is equal.
+    _latest: Job | None = field(default=None, compare=False)
 
-    @classmethod
-    def of(cls, array: Array, ids: Iterable[Ids], bad: FailedTask | None = None) -> ArrayState:
-        return cls(array, TaskIds(ids), bad)
+    def change(self, before: Job | None, job: Job, count: int = 1) -> None:
+        """Take account of a change of a task, or of `count` new ones."""
+        self.rows = None
+        if before is not None:
+            add_to(self.states, before.state, -1)
+        if job.state is not JobState.ENDED:
+            add_to(self.states, job.state, count)
+            self._share(job)
 
-    def become(self, common: Job) -> None:
-        """Set the state that the tasks without a record share from now on."""
-        self.note_change()
+    def order(self, event: JobEvent) -> Job:
+        """Record an order about the array as a whole, and return what the array is from then on.
+        Its tasks have events of their own. Raises InvalidTransition."""
+        common = structs.replace(event.apply(self.array.common), awaits=(), not_before_s=None)
+        if common.state not in WAITING_STATES:
+            raise InvalidTransition(f"array {self.array.id} does not allow {event!r}")
         self.array = replace(self.array, common=common)
+        return common
 
-    def note_change(self) -> None:
-        """Drop the caches after an event of a task, or of all tasks without a record."""
-        self.slowest = self.states = None
+    def _share(self, job: Job) -> None:
+        """Let a task share what is equal with the one that changed before it, since many are
+        changed alike."""
+        latest, self._latest = self._latest, job
+        if latest is None:
+            return
+        if job.spec is not latest.spec and job.spec == latest.spec:
+            structs.force_setattr(job, "spec", latest.spec)
+        if job.awaits is not latest.awaits and job.awaits == latest.awaits:
+            structs.force_setattr(job, "awaits", latest.awaits)
 
     def note_failure(self, job_id: int, outcome: Outcome | None) -> None:
         """Record the end of a task; an outcome of None counts as CANCELLED."""
@@ -515,41 +512,7 @@ class ArrayState:
 
     @property
     def is_over(self) -> bool:
-        return not self.unmaterialized and not self.live
-
-    def ids(self) -> tuple[Ids, ...]:
-        """Return the id ranges of the tasks that have no record of their own."""
-        return tuple(self.unmaterialized.ranges)
-
-    @property
-    def common(self) -> Job | None:
-        """The job that represents the tasks that have no record, or None if there are none."""
-        return self.array.common if self.unmaterialized else None
-
-    @property
-    def tasks(self) -> Tasks | None:
-        """The tasks that have no record of their own, or None if there are none."""
-        return Tasks(self.array, self.ids()) if self.unmaterialized else None
-
-    @property
-    def entry(self) -> Entry:
-        """The place of the array among others."""
-        return -self.array.spec.priority, self.array.id
-
-    @property
-    def first(self) -> Entry:
-        """The first task without a record."""
-        return -self.array.spec.priority, self.unmaterialized.first
-
-    def after(self, entry: Entry) -> Entry | None:
-        """Return the first task without a record that comes after an entry, or None."""
-        priority = -self.array.spec.priority
-        job_id = self.unmaterialized.after(entry[1] if priority == entry[0] else 0)
-        return None if job_id is None or priority < entry[0] else (priority, job_id)
-
-    def runs(self) -> Iterator[Run]:
-        priority = -self.array.spec.priority
-        return ((priority, first, last) for first, last in self.unmaterialized.ranges)
+        return not self.states
 
 
 class ArrayStates(dict[int, ArrayState]):
@@ -573,17 +536,5 @@ class ArrayStates(dict[int, ArrayState]):
         array = self[self._ids[at]].array if at >= 0 else None
         return array if array is not None and array.has_task(job_id) else None
 
-    def of_unmaterialized(self, job_id: int) -> Array | None:
-        """Return the array of a task without a record of its own, or None if there is no such
-        task."""
-        array = self.of_task(job_id)
-        if array is None or job_id not in self[array.id].unmaterialized:
-            return None
-        return array
-
-    def waiting(self) -> list[int]:
-        """Return the ids of arrays with tasks without a record of their own."""
-        return [array_id for array_id, each in self.items() if each.unmaterialized.ranges]
-
     def live(self) -> list[LiveArray]:
-        return [(each.array, each.ids(), each.failed) for each in self.values()]
+        return [LiveArray(each.array, each.failed) for each in self.values()]

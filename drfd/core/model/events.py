@@ -530,7 +530,8 @@ class Altered(JobEvent, frozen=True, kw_only=True):
 
 class ArraySubmitted(_Event, frozen=True, kw_only=True):
     """An array was submitted; its tasks have the ids after its own, in the order of their indices.
-    A job event whose `job_id` is an array's id is about all tasks that have no record of their own.
+    A job event whose `job_id` is an array's id records an order about all tasks. It changes what is
+    shown of the array; each task that the order changes has an event of its own.
     """
 
     array_id: int
@@ -541,10 +542,15 @@ class ArraySubmitted(_Event, frozen=True, kw_only=True):
     #: Maximum number of tasks running at once, or None if there is no such limit.
     at_once: int | None
     held: bool = False
+    #: The jobs that it would wait for and that had ended before.
+    ends: tuple[Settled, ...] = ()
 
     def new_job(self) -> Job:
-        """Return the job that represents all tasks."""
-        return _submitted(self, self.array_id, self.array_id)
+        """Return a job that its tasks are like: with the array's id, and no index."""
+        job = _submitted(self, self.array_id, self.array_id)
+        if not self.ends:
+            return job
+        return DependencySettled(self.array_id, self.at_s, ends=self.ends).apply(job)
 
     def line(self, name_of: NameOf) -> str:
         return f"{count_of(self.spans)} tasks"

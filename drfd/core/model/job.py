@@ -404,7 +404,7 @@ class Postponed:
 
 
 class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A job at one moment; for an array, also one that represents tasks that are all alike."""
+    """A job at one moment; without an index, an array, or one that represents tasks of it."""
 
     id: int
     spec: JobSpec
@@ -603,11 +603,11 @@ def submitted_us(job: Job) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Array:
-    """One submission of many tasks that differ only in their index. The array has its own id, and
-    its tasks have the ids after it, in the order of their indices. A task gets a record of its own
-    with the first event that is about it alone."""
+    """One submission of many tasks, which are jobs that differ in their index at first. The array
+    has its own id, and its tasks have the ids after it, in the order of their indices."""
 
-    #: The state shared by all tasks without a record: a job with the array's id and no index.
+    #: A job with the array's id and no index: what was submitted, with the orders since then that
+    #: were about the array as a whole.
     common: Job
     #: Ranges of indices, in order, none of them within another.
     spans: tuple[Span, ...]
@@ -640,9 +640,18 @@ class Array:
         return self._spans.size
 
     @property
-    def whole(self) -> Tasks:
-        """All tasks, whatever their state."""
-        return Tasks(self, ((self.id + 1, self.last_id),))
+    def ids(self) -> Ids:
+        """The ids of all tasks."""
+        return self.id + 1, self.last_id
+
+    @property
+    def indices(self) -> str:
+        """The indices of all tasks as users write them: `7-999%50`."""
+        return self.show_indices(self.ids)
+
+    def show_indices(self, *ids: Ids) -> str:
+        bound = "" if self.at_once is None else f"%{self.at_once}"
+        return show_spans(self.spans_of(*ids)) + bound
 
     @property
     def told_indices(self) -> tuple[int, int, int, int]:
@@ -654,9 +663,17 @@ class Array:
         step = self.spans[0][2] if len(self.spans) == 1 else 1
         return self.size, self.spans[0][0], self.spans[-1][1], step
 
-    def task(self, job_id: int) -> Job:
-        """Return a task that has no record of its own, as a job."""
-        return structs.replace(self.common, id=job_id, array_index=self.index_of(job_id))
+    def tasks(self, like: Job, *ids: Ids) -> Iterator[Job]:
+        """Yield tasks that are like this job but for their index."""
+        for first, last in ids:
+            at = first
+            for low, high, step in self.spans_of((first, last)):
+                for index in range(low, high + 1, step):
+                    yield structs.replace(like, id=at, array_index=index)
+                    at += 1
+
+    def label_of(self, job_id: int) -> str:
+        return f"{self.id}_{self.index_of(job_id)}"
 
     def has_task(self, job_id: int) -> bool:
         return 0 < job_id - self.common.id <= self.size
@@ -682,26 +699,28 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """Tasks of an array that have no record of their own and are therefore all alike."""
+    """Waiting tasks of an array that are alike but for their index: one row of a list."""
 
     array: Array
     ids: tuple[Ids, ...]
+    #: The first of them.
+    first: Job
 
     @property
     def size(self) -> int:
         return sum(last - first + 1 for first, last in self.ids)
 
-    @property
-    def first_id(self) -> int:
-        return self.ids[0][0]
+    def end_of(self, job_id: int) -> int | None:
+        """Return the last of the adjacent ids that a task is among, or None if it is not there."""
+        at = bisect_right(self.ids, (job_id, self.array.last_id)) - 1
+        return self.ids[at][1] if at >= 0 and job_id <= self.ids[at][1] else None
 
     @property
     def job(self) -> Job:
         """A job that represents all of them: the first task, without its index."""
-        return structs.replace(self.array.common, id=self.first_id)
+        return structs.replace(self.first, array_index=None)
 
     @property
     def indices(self) -> str:
         """The indices as users write them: `7-999%50`."""
-        bound = "" if self.array.at_once is None else f"%{self.array.at_once}"
-        return show_spans(self.array.spans_of(*self.ids)) + bound
+        return self.array.show_indices(*self.ids)

@@ -353,21 +353,21 @@ def make_pass_context(
     the last pass, and `known` the ends that are kept from pass to pass."""
 
     def since_s(job_id: int) -> float:
-        job = ledger.alike(job_id)
+        job = ledger.jobs[job_id]
         since_s = job.submitted_at if job.eligible_at is None else job.eligible_at
         if job.suspended_at is not None:
             since_s = job.suspended_at
         return since_s if since_s <= now_s + _AHEAD_S else 0.0
 
     def length_s(job_id: int) -> float:
-        job = ledger.alike(job_id)
+        job = ledger.jobs[job_id]
         if job.suspended_at is not None:
             # The remaining time must be exactly what `ends` say, or the job would delay itself.
             return run_times.end_s(job, now_s) - now_s
         return run_times.length_s(job.spec)
 
     def entry(job_id: int) -> Entry | None:
-        job = ledger.find(job_id)
+        job = ledger.jobs.get(job_id)
         wanted = None if job is None else ledger.wanted(job)
         if job is None or wanted is None or ledger.queues.is_shut_out(job, wanted):
             return None
@@ -393,7 +393,7 @@ def make_pass_context(
     def when_allowed_s(job_id: int, start_s: float) -> float:
         if not ledger.windows and not ledger.limit_hours:
             return start_s
-        job = ledger.job(job_id)
+        job = ledger.jobs[job_id]
         demand = dict(zip(ledger.axes.names, ledger.wanted(job) or (), strict=False))
         at_s = start_s
         for _ in range(_MOST_TURNS):
@@ -421,7 +421,7 @@ def make_pass_context(
         since_s=since_s,
         length_s=length_s,
         entry=entry,
-        leaf=lambda job_id: ledger.alike(job_id).spec.leaf,
+        leaf=lambda job_id: ledger.jobs[job_id].spec.leaf,
         before=before,
         debts=debts,
         suspended=suspended,

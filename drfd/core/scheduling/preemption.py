@@ -128,7 +128,7 @@ def preempt(
     """Return the requests to the victims that make the starving job fit. There are none if victims
     cannot make it fit, or if it will fit without. No job is stopped to make room for external load,
     nor in vain because of it."""
-    demand, how = ledger.wanted(ledger.job(starving.job_id)), rules.preempting
+    demand, how = ledger.wanted(ledger.jobs[starving.job_id]), rules.preempting
     gone = total([release for _, release in supply.leaving], ledger.nothing)
     free = free_of(ledger, rules, None, gone)
     if demand is None or how is None or fits(demand, free):
@@ -153,7 +153,7 @@ def preempt(
 def _request(
     ledger: Ledger, victim: Job, starving: Starving, how: Preempting, now: Now
 ) -> ev.PreemptRequested | ev.SuspendRequested:
-    job = ledger.job(starving.job_id)
+    job = ledger.jobs[starving.job_id]
     whom = f"job {job.label} ({job.spec.user})"
     why = f"for {whom}: {starving.path} has far less than it is entitled to"
     if how.suspends:
@@ -197,7 +197,7 @@ class _Search:
         self._before = share_tree
         self._share_tree = share_tree.as_held()
         self._starving = starving
-        self._leaf = ledger.job(starving.job_id).spec.leaf
+        self._leaf = ledger.jobs[starving.job_id].spec.leaf
         self._demand = demand
         #: The resources that will be free when the victims have released theirs.
         self.free = free

@@ -118,7 +118,7 @@ class Scheduler:
         would first start jobs that delay the reserved ones."""
         found = []
         for each in stored:
-            job = ledger.find(each.job_id)
+            job = ledger.jobs.get(each.job_id)
             demand = None if job is None else ledger.wanted(job)
             if job is not None and demand is not None:
                 found.append(each.restored(job.spec.leaf, demand, now_s))
@@ -224,7 +224,7 @@ class Scheduler:
         for starving in () if last.pause else due:
             requests = preempt(ledger, rules, last.share_tree, supply, starving, now)
             if requests:
-                job = ledger.job(starving.job_id)
+                job = ledger.jobs[starving.job_id]
                 demand = ledger.wanted(job)
                 assert demand is not None
                 made = KeptReservation(job.id, now.at_s, is_forced=True)
@@ -263,7 +263,7 @@ class Scheduler:
         have changed."""
         array_state = ledger.arrays.get(job_id)
         array = None if array_state is None else array_state.array
-        self._touch((array or ledger.job(job_id)).spec.leaf)
+        self._touch((array or ledger.jobs[job_id]).spec.leaf)
         ids = range(job_id, 1 + (job_id if array is None else array.last_id))
         kept = tuple(each for each in self.reservations if each.job_id not in ids)
         if self.last_plan is None:
@@ -366,7 +366,7 @@ def start_events(ledger: Ledger, plan: Plan, now: Now) -> Iterator[ev.Admitted |
     if plan.external is not None:
         chosen.update(each for each, _ in plan.external.instances)
     for job_id, (held, why) in plan.starts.items():
-        job = ledger.alike(job_id)
+        job = ledger.jobs[job_id]
         if job.state is JobState.SUSPENDED:
             yield ev.Resumed(job_id, now.at_s, mono_s=now.mono_s)
             continue

@@ -150,7 +150,7 @@ def answers(question: Question, present: Forecast) -> Iterator[ForecastReply]:
     yield ForecastReply(missing=_too_long())
     future = present
     if isinstance(question, StartsQuestion):
-        found = [present.ledger.find(job_id) for job_id in question.job_ids]
+        found = [present.ledger.jobs.get(job_id) for job_id in question.job_ids]
         wanted = [job.id for job in found if job is not None and may_start(present.ledger, job)]
         starts: list[tuple[int, StartForecast]] = []
         for each in future.expected_starts(wanted):
@@ -163,7 +163,7 @@ def answers(question: Question, present: Forecast) -> Iterator[ForecastReply]:
         if question.smaller:
             # The present state is needed for these, too.
             future = present.copy()
-        waiting = future.ledger.find(question.job_id)
+        waiting = future.ledger.jobs.get(question.job_id)
         # The job may have ended since the question was asked.
         start_s, certainty = (None, None) if waiting is None else future.expected_start(waiting.id)
         unknown = _outside(future, certainty)

@@ -193,7 +193,7 @@ class Engine:
     #: Called with an unexpected exception of a turn, after which the state may be inconsistent.
     on_failure: Callable[[Exception], None] = _raise
     #: Called with each job that a turn has changed, after its commit; they must not block or raise.
-    #: A job with the id of an array stands for all tasks that have no record of their own.
+    #: A job with the id of an array stands for the array, as it was submitted or ordered.
     listeners: list[Callable[[Job], None]] = field(default_factory=list)
     #: Called with the seconds that each turn, and each commit, has taken.
     on_turn: Callable[[float], None] = lambda seconds: None
@@ -461,7 +461,7 @@ class Engine:
     def ended(self, after: Sequence[Dependency]) -> dict[int, Outcome]:
         """Return the outcomes of those of the jobs and arrays that are no longer in the ledger."""
         ids = {each.job_id for each in after}
-        gone = [each for each in ids if not (self.ledger.find(each) or each in self.ledger.arrays)]
+        gone = [each for each in ids if not self.ledger.lives(each)]
         return self.journal.outcomes(gone) if gone else {}
 
     @property
@@ -636,12 +636,12 @@ class Engine:
                 return replace(stimulus, ended=self.ended(stimulus.spec.after))
             case st.ChangeAsked() if stimulus.change.after is not None:
                 wanted = stimulus.change.after
-                job = self.ledger.find_common(stimulus.job_id)
-                if job is None:
+                spec = self.ledger.spec_of(stimulus.job_id)
+                if spec is None:
                     # It is refused without a look at what it is to wait for.
                     return stimulus
                 # Only these are named: each is read from the journal.
-                named = (*wanted[:NAMED_DEPENDENCIES], *job.spec.after[:NAMED_DEPENDENCIES])
+                named = (*wanted[:NAMED_DEPENDENCIES], *spec.after[:NAMED_DEPENDENCIES])
                 names = self._labels({each.job_id for each in named})
                 return replace(stimulus, ended=self.ended(wanted), names=names)
             case st.Tick():
@@ -658,11 +658,11 @@ class Engine:
         if isinstance(stimulus, st.SubmitAsked):
             spec, is_exempt, slack = stimulus.spec, stimulus.is_admin, 0
         elif isinstance(stimulus, st.JobAsked) and not isinstance(stimulus, st.CancelAsked):
-            job = self.ledger.find_common(stimulus.job_id)
-            if job is None or stimulus.actor.is_admin or stimulus.actor.uid != job.spec.uid:
+            found = self.ledger.spec_of(stimulus.job_id)
+            if found is None or stimulus.actor.is_admin or stimulus.actor.uid != found.uid:
                 # Another user's request is refused without showing the bytes of this one.
                 return
-            spec, is_exempt, slack = job.spec, False, 1
+            spec, is_exempt, slack = found, False, 1
         else:
             return
         own = self.journal.live_bytes(spec.uid)
@@ -688,7 +688,7 @@ class Engine:
 
     def _labels(self, ids: set[int]) -> dict[int, str]:
         """Return the labels of array tasks that are no longer in the ledger."""
-        return self.journal.labels(each for each in ids if self.ledger.find(each) is None)
+        return self.journal.labels(each for each in ids if self.ledger.jobs.get(each) is None)
 
     def _schedule(self) -> None:
         pass_s = self.scheduler.next_pass_s

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from math import inf
 
 from drfd.common.errors import Refused
@@ -31,10 +32,8 @@ from drfd.protocol.codec import VERSION
 from drfd.protocol.replies import BatchReply, Failure
 from drfd.protocol.requests import Selection
 
-#: Jobs decided in one turn of the engine.
-_AT_ONCE = 25
-#: Tasks of an array that are cancelled in one turn of the engine.
-_CANCELLED_AT_ONCE = 100
+#: Jobs decided in one turn of the engine, and tasks of an array.
+_AT_ONCE, _TASKS_AT_ONCE = 25, 100
 #: Refusals of named jobs in a reply, at most: a request may name a hundred thousand that are over,
 #: or never were.
 _MOST_REFUSALS = 1000
@@ -53,14 +52,14 @@ _PLAIN: dict[type[msg.BatchRequest], MakeStimulus] = {
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    #: The job or array that was requested.
+    #: The job, array, or row of tasks that was requested.
     label: str
-    #: Its id, or the id of one of its tasks.
+    #: The id of the job, or of the array, or of one of its tasks.
     job_id: int
-    #: Whether only the pending tasks of the array are meant.
-    is_group: bool
-    #: These of them, or () for all.
+    #: These tasks of the array, or () for all.
     tasks: tuple[int, ...] = ()
+    #: Whether they are a part of an array that was requested as a whole.
+    is_part: bool = False
 
 
 @dataclass
@@ -70,6 +69,10 @@ class _BatchResult:
     events: dict[str, list[ev.Event]] = field(default_factory=dict)
     #: The first refusal of each label, of the first `most` labels.
     refused: dict[str, Refused] = field(default_factory=dict)
+    #: The tasks that were refused, by label of their array.
+    tasks: dict[str, list[int]] = field(default_factory=dict)
+    #: The jobs and arrays that have been charged.
+    charged: set[int] = field(default_factory=set)
     #: Whether the jobs are named by their ids: else those that are over are not meant.
     are_named: bool = True
 
@@ -104,7 +107,7 @@ class BatchActions:
                         failed.append({"id": ref, "error": error_view(refusal)})
                     else:
                         unnamed += 1
-                targets = await self._in_parts(wanted, make)
+                targets = await self._in_parts(wanted)
             # Whoever waits for as many jobs as are allowed can still cancel some.
             if len(targets) > _AT_ONCE:
                 keep(ID_BYTES * sum(max(1, len(each.tasks)) for each in targets))
@@ -130,9 +133,10 @@ class BatchActions:
                 continue
             done[each.label] = each.job_id
             has_labels |= each.label != str(each.job_id)
-            unchanged = self._unchanged_tasks(each, result.events[each.label])
-            if unchanged:
-                kept[each.label] = unchanged
+            array_state = self.engine.ledger.arrays.get(each.job_id)
+            unchanged = result.tasks.get(each.label)
+            if unchanged and array_state is not None:
+                kept[each.label] = show_spans(array_state.array.spans_of(*joined(unchanged)))
         reply: BatchReply = {"done": list(done.values()), "failed": failed}
         if has_labels:
             reply["labels"] = list(done)
@@ -160,7 +164,7 @@ class BatchActions:
             if isinstance(job_id, Refused):
                 yield ref, job_id
             elif self.engine.ledger.lives(job_id):
-                yield _Target(str(ref), job_id, False)
+                yield _Target(str(ref), job_id)
             else:
                 # Nothing is kept of it beyond the refusals that are told.
                 yield job_id, no_such(job_id)
@@ -171,29 +175,26 @@ class BatchActions:
                 if row is not None and may_touch(actor, job_of(row).spec):
                     yield _target_of(row)
 
-    async def _in_parts(self, wanted: Iterable[_Target], make: MakeStimulus) -> list[_Target]:
-        """Return the targets, long arrays task by task and running jobs last."""
+    async def _in_parts(self, wanted: Iterable[_Target]) -> list[_Target]:
+        """Return the targets, arrays in parts and running jobs last."""
         waiting: list[_Target] = []
         started: list[_Target] = []
-
-        def add(target: _Target) -> None:
-            (started if self._has_started(target.job_id) else waiting).append(target)
-
+        ledger = self.engine.ledger
         async for each in InParts(wanted):
-            array_state = self.engine.ledger.arrays.get(each.job_id)
-            live = () if array_state is None or each.is_group else sorted(array_state.live)
-            is_cancel = make is st.CancelAsked
-            if array_state is None or not (is_cancel or len(live) >= _AT_ONCE):
-                add(each)
+            array_state = ledger.arrays.get(each.job_id)
+            if array_state is None:
+                (started if self._has_started(each.job_id) else waiting).append(each)
                 continue
-            if is_cancel:
-                ids = [*array_state.unmaterialized]
-                for at in range(0, len(ids), _CANCELLED_AT_ONCE):
-                    waiting.append(replace(each, tasks=tuple(ids[at : at + _CANCELLED_AT_ONCE])))
-            elif array_state.unmaterialized:
-                add(replace(each, is_group=True))
-            async for job_id in InParts(live):
-                add(_Target(each.label, job_id, False))
+            tasks = each.tasks or [job.id for job in ledger.tasks(array_state.array)]
+            ids = list[int]()
+            async for job_id in InParts(tasks):
+                if self._has_started(job_id):
+                    started.append(replace(each, job_id=job_id, tasks=()))
+                else:
+                    ids.append(job_id)
+            for at in range(0, len(ids), _TASKS_AT_ONCE):
+                part = tuple(ids[at : at + _TASKS_AT_ONCE])
+                waiting.append(replace(each, tasks=part, is_part=not each.tasks))
         return [*waiting, *started]
 
     async def _ask_all(
@@ -223,9 +224,12 @@ class BatchActions:
             *(self.engine.submit_and_wait(stimulus) for stimulus in stimuli), return_exceptions=True
         )
         is_cancel = isinstance(stimuli[0], st.CancelAsked)
-        for target, outcome in zip(targets, outcomes, strict=True):
+        for target, stimulus, outcome in zip(targets, stimuli, outcomes, strict=True):
             if is_cancel and outcome == []:
                 outcome = self._refuse_ended(target.job_id) or outcome
+            if isinstance(stimulus, st.ChangeAsked):
+                unchanged = self._refused_tasks(target, outcome)
+                result.tasks.setdefault(target.label, []).extend(unchanged)
             if isinstance(outcome, Refused):
                 if len(result.refused) < result.most:
                     result.refused.setdefault(target.label, outcome)
@@ -234,28 +238,31 @@ class BatchActions:
             else:
                 result.events.setdefault(target.label, []).extend(outcome)
         if not actor.is_admin and not is_cancel:
-            # A cancellation is a job's last change, and is charged with its submission.
-            count = sum(len(outcome) for outcome in outcomes if isinstance(outcome, list))
-            self.quotas.take(quota_uid(actor), count, _size_of(stimuli[0]))
+            # A cancellation is a job's last change, and is charged with its submission. An array is
+            # charged as one job.
+            changed = {
+                event.job_id if of is None else of.id
+                for outcome in outcomes
+                if isinstance(outcome, list)
+                for event in outcome
+                if isinstance(event, ev.JobEvent)
+                for of in (self.engine.ledger.arrays.of_task(event.job_id),)
+            } - result.charged
+            result.charged |= changed
+            self.quotas.take(quota_uid(actor), len(changed), _size_of(stimuli[0]))
 
     def _has_started(self, job_id: int) -> bool:
         job = self.engine.ledger.jobs.get(job_id)
         return job is not None and job.is_allocated
 
-    def _unchanged_tasks(self, target: _Target, events: Sequence[ev.Event]) -> str:
-        """Return the indices of tasks that were not changed with the rest because they run."""
-        array_state = self.engine.ledger.arrays.get(target.job_id)
-        changed = {event.job_id for event in events if isinstance(event, ev.Altered)}
-        if array_state is None or target.is_group or not changed:
-            return ""
-        # Tasks without a record that were changed together may have started in the same turn.
-        together = array_state.array.spec if target.job_id in changed else None
-        same = [
-            job_id
-            for job_id in array_state.live
-            if job_id not in changed and self.engine.ledger.jobs[job_id].spec != together
-        ]
-        return show_spans(array_state.array.spans_of(*joined(same)))
+    def _refused_tasks(
+        self, target: _Target, outcome: list[ev.Event] | BaseException
+    ) -> Iterable[int]:
+        """Return which tasks have not been changed because they have started."""
+        if isinstance(outcome, BaseException):
+            return target.tasks or [target.job_id]
+        changed = {event.job_id for event in outcome if isinstance(event, ev.JobEvent)}
+        return [each for each in target.tasks if each not in changed and self._has_started(each)]
 
     def _refuse_ended(self, job_id: int) -> Refused | None:
         """Return the refusal to cancel a job that has ended otherwise and is being removed."""
@@ -282,15 +289,16 @@ def _ended(job: Job, how: str) -> Refused:
 
 def _target_of(row: Row) -> _Target:
     if isinstance(row, Tasks):
-        return _Target(f"{row.array.id}_[{row.indices}]", row.array.id, True)
-    return _Target(row.label, row.id, False)
+        ids = chain.from_iterable(range(first, last + 1) for first, last in row.ids)
+        return _Target(f"{row.array.id}_[{row.indices}]", row.array.id, tuple(ids))
+    return _Target(row.label, row.id)
 
 
 def _stimulus(target: _Target, now: st.Now, actor: st.Actor, make: MakeStimulus) -> st.JobAsked:
     stimulus = make(now, target.job_id, actor)
-    if not target.is_group and not target.tasks:
+    if not target.tasks:
         return stimulus
-    return replace(stimulus, unmaterialized_only=target.is_group, tasks=target.tasks)
+    return replace(stimulus, tasks=target.tasks, is_part=target.is_part)
 
 
 def _size_of(stimulus: st.JobAsked) -> int:

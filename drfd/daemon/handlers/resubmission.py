@@ -63,7 +63,7 @@ async def find_submission(
         )
     fields = submission_fields(spec, payload.content())
     if array is not None:
-        fields["array"] = array.whole.indices
+        fields["array"] = array.indices
     elif job.array_index is not None:
         fields["array"] = str(job.array_index)
     if array is not None:
@@ -151,7 +151,7 @@ async def _awaited(
 ) -> AwaitedView:
     """Return how a job that another waited for has ended, or what repeats it."""
     job_id = dependency.job_id
-    is_live = engine.ledger.find_common(job_id) is not None
+    is_live = engine.ledger.lives(job_id)
     outcome = None if is_live else engine.journal.outcome(job_id)
     view: AwaitedView = {
         "label": name_of(job_id), "want": dependency.want.value,

@@ -371,7 +371,7 @@ class Link:
                 await asyncio.sleep(0)
             while self.wire is not None and self.wire.is_full:
                 await asyncio.sleep(SEND_RETRY_S)
-            job = self._engine.ledger.find_common(job_id)
+            job = self._engine.ledger.jobs.get(job_id)
             if job is None or effects.owed(job) != effect or not self.is_ready():
                 return
             if fault and isinstance(effect, effects.Launch):

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from drfd.core.decisions.dependencies import first_stuck, stuck_on
 from drfd.core.explain.reasons import awaited_job
 from drfd.core.explain.waits import WaitsFor
-from drfd.core.model.job import Actor, Job, JobState, Tasks
+from drfd.core.model.job import Actor, Array, Job, JobState, Tasks
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup, Row, ids_of, passes
 from drfd.daemon.lookup.views import Listed, exit_status, reason_view, short_row
@@ -107,15 +107,7 @@ class WaitHandler:
 
     def stuck(self, job_id: int) -> Job | None:
         """Return the job, or a task of the array, that can never start as things stand, or None."""
-        ledger = self.engine.ledger
-        array_state = ledger.arrays.get(job_id)
-        if array_state is None:
-            found = [ledger.find(job_id)]
-        else:
-            found = [ledger.jobs[each] for each in sorted(array_state.live)]
-            if array_state.unmaterialized:
-                found.append(ledger.find(array_state.unmaterialized.first))
-        return first_stuck((job for job in found if job is not None), ledger)
+        return first_stuck(job_id, self.engine.ledger)
 
     def in_vain(self, job: Job) -> replies.CodeText | None:
         """Return the reason for a job that can never start because of a chain of dependencies: it
@@ -281,12 +273,14 @@ class EventFeed:
                 for task_id in page:
                     is_named = _has(ids, task_id)
                     yield None if is_named else self._before(mark, self._lookup.known(task_id))
-            yield self._group(job_id)
+            yield self._untouched(array)
 
-    def _group(self, array_id: int) -> Tasks | None:
-        """Return the array's tasks without a record of their own, or None."""
-        array_state = self.engine.ledger.arrays.get(array_id)
-        return None if array_state is None else array_state.tasks
+    def _untouched(self, array: Array) -> Tasks | None:
+        """Return the tasks of an array that are as they were submitted, or None. The others come
+        with their own changes."""
+        ids = self.engine.journal.arrays.untouched(array)
+        first = self.engine.ledger.jobs.get(ids[0][0]) if ids else None
+        return None if first is None else Tasks(array, tuple(ids), first)
 
     def _before(self, mark: int, job: Job | None) -> Job | None:
         if job is None or job.state is not JobState.ENDED:
@@ -311,12 +305,13 @@ class EventFeed:
                 job = self._lookup.known(job_id) if is_asked_for else None
                 yield job if job is not None and passes(job, select) else None
             elif (array := self._lookup.any_array(job_id)) is not None:
-                group = self._group(array.id) if not ids or _has(ids, array.id) else None
-                yield group if group is not None and passes(group.job, select) else None
+                group = self._untouched(array)
+                is_asked_for = not ids or _has(ids, array.id)
+                is_shown = group is not None and is_asked_for and passes(group.job, select)
+                yield group if is_shown else None
                 for at in range(bisect_right(ids, array.id), bisect_right(ids, array.last_id)):
-                    # One with a record comes with its own changes.
-                    task = self.engine.ledger.find(ids[at])
-                    yield None if task is None or task.id in self.engine.ledger.jobs else task
+                    is_there = group is not None and group.end_of(ids[at]) is not None
+                    yield self.engine.ledger.jobs.get(ids[at]) if is_there else None
 
 
 def _has(ids: Sequence[int], job_id: int | None) -> bool:

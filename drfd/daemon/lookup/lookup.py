@@ -16,10 +16,11 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from drfd.common.errors import NotPermitted, Refused, printable
+from drfd.common.indices import show_spans
 from drfd.core.decisions.job_requests import may_touch
 from drfd.core.explain.reasons import explain_wait
 from drfd.core.explain.waits import Wait
-from drfd.core.model.job import Actor, Array, Dependency, Job, Tasks
+from drfd.core.model.job import WAITING_STATES, Actor, Array, Dependency, Job, Tasks
 from drfd.core.model.machine import each_instance
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup import views
@@ -128,6 +129,7 @@ class Lookup:
         look-ups."""
         ledger, after = self.engine.ledger, request.after or (0, False)
         ended: list[Row] = []
+        live = {*ledger.jobs} if request.ended else set[int]()
         if request.select.ids:
             named, after = set(request.select.ids), (0, False)
             listed = await self._listed(request)
@@ -137,48 +139,55 @@ class Lookup:
                 if job_id > 0
             )  # fmt: skip
         else:
-            # Ids of jobs, and negated ones of arrays with tasks without records.
-            listed = {*ledger.jobs, *(-each for each in ledger.arrays.waiting())}
+            listed = self._live()
             if request.ended:
                 rows = await self.latest_ended(request)
-                listed |= {*ledger.jobs, *(-each for each in ledger.arrays.waiting())}
-                ended = [row for row in rows if row.id not in listed]
+                live |= {*ledger.jobs}
+                listed |= self._live()
+                ended = [row for row in rows if row.id not in live and place_of(row) > after]
+                ended.sort(key=place_of)
             by_id = self.known if request.ended else ledger.jobs.get
             found = (by_id(job_id) for job_id in sorted(listed) if job_id > after[0])
         jobs = (job if job is not None and _has_row(job, request) else None for job in found)
-        tasks = self._unlisted_tasks(listed, request, after)
-        return _merged(jobs, tasks, _in_order(ended, request.tasks, after))
+        return _merged(jobs, self._task_rows(listed, live, request, after), ended)
 
-    def _unlisted_tasks(
-        self, listed: set[int], request: msg.StatusRequest, after: Place
+    def _live(self) -> set[int]:
+        """Return the ids of live single jobs, and negated ones of live arrays."""
+        ledger = self.engine.ledger
+        jobs = {job_id for job_id, job in ledger.jobs.items() if job.array_id is None}
+        return jobs | {-array_id for array_id in ledger.arrays}
+
+    def _task_rows(
+        self, listed: set[int], live: set[int], request: msg.StatusRequest, after: Place
     ) -> Iterator[Row | None]:
-        """Yield the rows of listed arrays: the tasks without a record, and those that have got one
-        since. The ids of an array's tasks are between it and the next array."""
+        """Yield the rows of the tasks of listed arrays, with those that were `live` before and have
+        ended since. The ids of an array's tasks are between it and the next array."""
         ledger = self.engine.ledger
         for array_id in sorted(-each for each in listed if each < 0):
             yield None
-            state, array = ledger.arrays.get(array_id), self.any_array(array_id)
-            rows: list[Row] = []
-            if state is not None:
-                rows += [ledger.jobs[each] for each in state.live - listed]
-                rows += [] if state.tasks is None else [state.tasks]
-            elif array is not None and request.ended:
-                # It may have ended after the journal was read.
-                ids = self.engine.journal.arrays.ended_ids(array, limit=request.ended)
-                rows += [self.any_job(each) for each in ids if each not in listed]
-            found = (row for row in rows if _has_row(job_of(row), request))
-            yield from _in_order(found, request.tasks, after)
+            array_state, array = ledger.arrays.get(array_id), self.any_array(array_id)
+            assert array is not None
+            first, last = array.ids
+            if last <= after[0]:
+                continue
+            rows: Iterable[Row] = ()
+            if array_state is not None:
+                rows = ledger.tasks(array) if request.tasks else ledger.rows(array_state)
+            between = range(first, last + 1) if live else range(0)
+            gone = (each for each in between if each in live and each not in ledger.jobs)
+            for row in merge(rows, map(self.any_job, gone), key=place_of):
+                is_due = place_of(row) > after and place_of(row)[0] not in listed
+                yield row if is_due and _has_row(job_of(row), request) else None
 
     async def _listed(self, request: msg.StatusRequest) -> set[int]:
-        """Return the ids of a request, with those of the tasks with a record in place of an
-        array's, and with its negated one for its other tasks."""
+        """Return the ids of a request, with an array's negated one for its live tasks, and those of
+        ended ones."""
         listed = set[int]()
         # All names have been replaced by ids.
         async for job_id in InParts({int(ref) for ref in request.select.ids}):
             array, state = self.any_array(job_id), self.engine.ledger.arrays.get(job_id)
             most = request.ended or (_ENDED_TASKS if state is None else 0)
             listed.add(job_id if array is None else -job_id)
-            listed |= set() if state is None else state.live
             if array is not None and most:
                 path = self.engine.journal.path
                 listed.update(await asyncio.to_thread(read_ended_ids, path, array, limit=most))
@@ -211,7 +220,7 @@ class Lookup:
 
     def known(self, job_id: int) -> Job | None:
         """Return the job, live or ended, or None if there is none."""
-        return self.engine.ledger.find(job_id) or self.engine.journal.job(job_id)
+        return self.engine.ledger.jobs.get(job_id) or self.engine.journal.job(job_id)
 
     def any_job(self, job_id: int) -> Job:
         """Return the job, live or ended. Raises Refused if there is none."""
@@ -238,13 +247,12 @@ class Lookup:
         return job
 
     def representative_task(self, array: Array) -> Job:
-        """Return the most informative task of an array: a pending, running or failed one."""
+        """Return the most informative task of an array: a waiting, running or failed one."""
         ledger, table = self.engine.ledger, self.engine.journal.arrays
-        array_state = ledger.arrays.get(array.id)
-        if array_state is not None and array_state.unmaterialized:
-            return array.task(array_state.unmaterialized.first)
-        if array_state is not None:
-            return ledger.jobs[min(array_state.live)]
+        waiting = (task for task in ledger.tasks(array) if task.state in WAITING_STATES)
+        live = next(waiting, None) or next(ledger.tasks(array), None)
+        if live is not None:
+            return live
         return table.first_bad(array) or self.any_job(table.ended_ids(array, limit=1)[0])
 
     def row_view(self, row: Row, actor: Actor) -> replies.JobView:
@@ -258,12 +266,20 @@ class Lookup:
         for _ in range(_ROLL_CALLS):
             mark = journal.mark()
             roll = await asyncio.to_thread(read_roll, journal.path, array)
-            # After a change, a task that got its record meanwhile may be counted twice.
+            # After a change, a task that has ended meanwhile may be counted twice.
             if mark == journal.mark():
                 break
         array_state = self.engine.ledger.arrays.get(array.id)
-        group = None if array_state is None else array_state.tasks
-        return views.array_view(array, roll, group)
+        if array_state is None:
+            return views.array_view(array, roll, {})
+        view = views.array_view(array, roll, array_state.states)
+        rows = (row for row in self.engine.ledger.rows(array_state) if _is_altered(row, array))
+        ids = [
+            ids for row in rows for ids in (row.ids if isinstance(row, Tasks) else ((row.id,) * 2,))
+        ]
+        if ids:
+            view["altered"] = show_spans(array.spans_of(*sorted(ids)))
+        return view
 
     async def ended_array_view(self, array: Array) -> replies.EndedArrayView:
         """Return an array that has ended, as `wait` reports it."""
@@ -318,6 +334,11 @@ class Lookup:
         return last.known_start_s(last.reservation_of(job.id))
 
 
+def _is_altered(row: Row, array: Array) -> bool:
+    spec = row.first.spec if isinstance(row, Tasks) else row.spec
+    return spec is not array.spec and spec != array.spec
+
+
 def _task_of(ref: str) -> tuple[int, int]:
     """Return array and index of a task's name. Raises Refused if it is none."""
     found = _TASK.fullmatch(ref)
@@ -354,22 +375,7 @@ def job_of(row: Row) -> Job:
 
 def place_of(row: Row) -> Place:
     """Return the place of a row in the order of lists."""
-    return (row.first_id, True) if isinstance(row, Tasks) else (row.id, False)
-
-
-def _in_order(rows: Iterable[Row], by_task: bool, after: Place = (0, False)) -> Iterator[Row]:
-    """Return the rows behind a place in order, and groups task by task if `by_task`."""
-    if not by_task:
-        return iter(sorted((row for row in rows if place_of(row) > after), key=place_of))
-    return merge(*(_one_by_one(row, after[0]) for row in rows), key=place_of)
-
-
-def _one_by_one(row: Row, after_id: int) -> Iterator[Row]:
-    if isinstance(row, Tasks):
-        for first, last in row.ids:
-            yield from map(row.array.task, range(max(first, after_id + 1), last + 1))
-    elif row.id > after_id:
-        yield row
+    return (row.first.id, True) if isinstance(row, Tasks) else (row.id, False)
 
 
 def _merged(*rows: Iterable[Row | None]) -> Iterator[Row | None]:

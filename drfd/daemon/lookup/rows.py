@@ -6,6 +6,7 @@ The rows of what waits are those of snapshots and contain nothing that only the 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import merge
@@ -13,6 +14,7 @@ from itertools import chain, islice
 
 from drfd.core.decisions.job_requests import owns
 from drfd.core.explain.forecast import Next, line, shut_out, upcoming
+from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.job import WAITING_STATES, Actor, Job, JobState, Tasks, leaf_path
 from drfd.core.scheduling.release_times import StartForecast
 from drfd.daemon.engine.engine import Engine
@@ -31,7 +33,7 @@ _MOST_PIECES = 4 * MOST_PENDING
 
 @dataclass
 class WaitingRows:
-    """The jobs that wait, and the arrays with tasks without a record that do."""
+    """The jobs that wait, and the tasks of arrays that wait and are alike."""
 
     engine: Engine
     lookup: Lookup
@@ -72,26 +74,31 @@ class WaitingRows:
     def count_pending(self) -> int:
         ledger = self.engine.ledger
         waiting = sum(ledger.job_counts.states[state] for state in WAITING_STATES)
-        # The tasks of an array without records of their own share a row.
-        sizes = (len(array_state.unmaterialized) for array_state in ledger.arrays.values())
-        return waiting - sum(max(0, size - 1) for size in sizes)
+        rows = chain.from_iterable(map(ledger.rows, ledger.arrays.values()))
+        return waiting - sum(row.size - 1 for row in rows if isinstance(row, Tasks))
 
     async def waiting_rows(self, ids: Iterable[int]) -> list[replies.SnapshotRow]:
         """Return the rows that still wait, with their reasons."""
-        rows = list[replies.SnapshotRow]()
+        rows: dict[int, replies.SnapshotRow] = {}
         async for row_id in InParts(ids):
             # It may have started or ended in a pause.
             row = self.find(row_id)
-            rows += [] if row is None else [self._view(row)]
-        return rows
+            if row is not None:
+                rows[_id_of(row)] = self._view(row)
+        return [*rows.values()]
 
     def find(self, row_id: int) -> Row | None:
-        """Return the job, or the array's tasks without a record, if it waits now, or None."""
-        job = self.engine.ledger.jobs.get(row_id)
-        if job is not None:
-            return job if job.state in WAITING_STATES else None
-        array_state = self.engine.ledger.arrays.get(row_id)
-        return None if array_state is None else array_state.tasks
+        """Return the row of a job that waits now, or None. If the first of some tasks has started,
+        it is that of the next of its array."""
+        ledger, job = self.engine.ledger, self.engine.ledger.jobs.get(row_id)
+        if job is None:
+            return None
+        row: Row = job
+        if job.array_id is not None:
+            rows = ledger.rows(ledger.arrays[job.array_id])
+            at = bisect_left(rows, row_id, key=_id_of)
+            row = rows[at] if at < len(rows) else job
+        return row if job_of(row).state in WAITING_STATES else None
 
     def _view(self, row: Row) -> replies.SnapshotRow:
         job = job_of(row)
@@ -112,23 +119,38 @@ class WaitingRows:
         )
 
     def _rows(self, entries: Iterable[Next]) -> Iterator[Row]:
-        """Yield the rows of queue entries in their order: jobs, or an array's pending tasks, which
+        """Yield the rows of queue entries in their order: jobs, or like tasks of an array, which
         may come several times."""
-        ledger = self.engine.ledger
+        ledger, groups = self.engine.ledger, dict[int, list[Tasks]]()
         for entry in entries:
-            job = ledger.jobs.get(entry.run[1])
-            if job is None:
-                task = ledger.job(entry.run[1])
-                assert task.array_id is not None
-                array_state = ledger.arrays[task.array_id]
-                yield Tasks(array_state.array, array_state.ids())
-            elif job.state is JobState.PENDING:
+            _, job_id, last = entry.run
+            while job_id <= last:
+                job = ledger.jobs[job_id]
+                row, end = _row_of(job, ledger, groups)
                 # Suspended jobs are in the queue, too: they wait to go on.
-                yield job
+                if job.state is JobState.PENDING:
+                    yield row
+                job_id = end + 1
+
+
+def _row_of(job: Job, ledger: Ledger, groups: dict[int, list[Tasks]]) -> tuple[Row, int]:
+    """Return the row that a waiting job is in, and the last of the adjacent ids in it. `groups` has
+    the rows of several tasks of the arrays so far."""
+    if job.array_id is None or job.attempt:
+        return job, job.id
+    rows = ledger.rows(ledger.arrays[job.array_id])
+    if job.array_id not in groups:
+        several = [row for row in rows if isinstance(row, Tasks) and row.size > 1]
+        groups[job.array_id] = several
+    for row in groups[job.array_id]:
+        end = row.end_of(job.id)
+        if end is not None:
+            return row, end
+    return rows[bisect_left(rows, job.id, key=_id_of)], job.id
 
 
 def _id_of(row: Row) -> int:
-    return row.array.id if isinstance(row, Tasks) else row.id
+    return row.first.id if isinstance(row, Tasks) else row.id
 
 
 # -- the latest jobs of a user, and words that command lines may contain ---------------------------
@@ -175,7 +197,7 @@ async def find_recent(
     return {
         "recent": [found[job_id] for job_id in sorted(found, reverse=True)],
         "pools": sorted(engine.rules.pools),
-        "users": sorted(engine.ledger.job_counts.records)[:_MOST_USERS],
+        "users": sorted(engine.ledger.job_counts.submissions)[:_MOST_USERS],
         "gres": [name for name, _ in engine.rules.capacity.gres],
     }
 

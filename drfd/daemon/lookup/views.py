@@ -540,19 +540,15 @@ def tasks_view(group: Tasks, view: replies.JobView) -> replies.JobView:
     return {**view, "id": group.array.id, "array_tasks": group.indices, "tasks": group.size}
 
 
-def array_view(array: Array, roll: TaskCounts, unmaterialized: Tasks | None) -> replies.ArrayView:
-    """Return an array; `unmaterialized` are its live tasks without records of their own."""
-    counts = dict(roll.counts)
-    if unmaterialized is not None:
-        state = unmaterialized.job.shown_state
-        counts[state] = counts.get(state, 0) + unmaterialized.size
+def array_view(array: Array, ended: TaskCounts, live: Mapping[JobState, int]) -> replies.ArrayView:
+    """Return an array; `live` is the number of live tasks by state."""
     view = {
         **_submitted_view(array.common),
         **_owned_view(array.common, private=True),
-        "array_tasks": array.whole.indices,
+        "array_tasks": array.indices,
         "tasks": array.size,
-        "counts": counts,
-        "indices": {state: show_spans(array.spans_of(*ids)) for state, ids in roll.bad.items()},
+        "counts": {**ended.counts, **{state.value: count for state, count in live.items()}},
+        "indices": {state: show_spans(array.spans_of(*ids)) for state, ids in ended.bad.items()},
     }
     return cast(replies.ArrayView, view)
 

@@ -298,9 +298,9 @@ def test_on_a_jobs_page_keys_are_about_the_job_as_it_is_now():
 
 def test_an_action_on_marked_jobs_is_one_question_with_their_number():
     marked = after(WAITING, " ", " ", " ", of=mixed())
-    assert sorted(marked.marked) == ["4", "5", "6_"]
+    assert sorted(marked.marked) == ["4", "5", "6_9"]
     assert "3 marked; a key is for all of them, Esc unmarks" in last_lines(marked)
-    assert sorted(after(marked, "g", " ", of=mixed()).marked) == ["5", "6_"]
+    assert sorted(after(marked, "g", " ", of=mixed()).marked) == ["5", "6_9"]
     lines = lines_of(Scene(mixed(), marked, AT_S), Size(100, 24))
     assert [line[:3] for line in lines if line.startswith("*")] == ["*4 ", "*5 ", "*6_"]
     asked = after(marked, "c", of=mixed())
@@ -327,9 +327,12 @@ def test_an_action_is_for_the_marked_jobs_that_are_listed():
 
 def test_a_mark_stays_with_an_array_of_which_tasks_start_or_end():
     state = after(WAITING, "G", " ", of=mixed())
-    assert list(state.marked) == ["6_"]
+    assert list(state.marked) == ["6_9"]
     later = {**mixed(), "pending": [waits(6, label="6_[3-9]", tasks=7)]}
     assert wish_after(state, "h", of=later)[1] == Act("hold", ("6_[3-9]",))
+    # Other tasks of the array have a row of their own.
+    rows = [waits(6, label="6_[0-4]", tasks=5), waits(6, label="6_[7-9]", tasks=3)]
+    assert wish_after(state, "h", of={**mixed(), "pending": rows})[1] == Act("hold", ("6_[7-9]",))
     # Ended tasks that share a row are marked apart from the waiting ones.
     rows = [ended(7, label="6_7", name="a", array_id=6, array_index=7),
             ended(8, label="6_8", name="a", array_id=6, array_index=8)]  # fmt: skip
