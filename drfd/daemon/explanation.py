@@ -6,6 +6,7 @@ import pwd
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import mode
 
 from drfd.common.units import clock_time, show_duration, show_need
 from drfd.core.fairness.rules import NodeSettings, Rules
@@ -49,11 +50,15 @@ def _division(rules: Rules) -> Iterator[str]:
     leaves = {leaf_path(f"{ROOT}.{name or user}", user) for name, user in {*users, *rules.members}}
     tree = rules.shares.share_tree({}, leaves)
     yield (
-        "parts of the machine if all pools and users below have jobs, limits by hour aside; each "
-        "further user is beside the pools, with weight 1:"
+        "parts of the machine if all pools and users below have jobs, limits aside; each further "
+        "user is beside the pools, with weight 1:"
     )
     for path, node in sorted(rules.pools_and_users()):
-        part = f"{float(tree.least_entitled(path)):.0%}" if path in tree.nodes else "no users"
+        part = "no users"
+        if path in tree.nodes:
+            # Bounds change that of single resources, and stand beside it.
+            pairs = zip(tree.entitled(path), rules.shares.capacity, strict=True)
+            part = f"{float(mode(part for part, top in pairs if top)):.0%}"
         facts = [_weight(node), part, *_bounds(node)]
         pool = rules.pools.get(path.removeprefix(f"{ROOT}."))
         if pool is not None:

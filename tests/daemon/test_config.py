@@ -787,8 +787,8 @@ reason = "new kernel"
     rows = [line.strip() for line in out.splitlines() if line.startswith("  ")]
     assert rows == [
         "empty: weight 1; no users",
-        "lab: weight 3; 50%; limit 2 cores; guarantee 512M of memory; for nobody-there, root",
-        "open: weight 1; 17%; for everybody's jobs with -p",
+        "lab: weight 3; 60%; limit 2 cores; guarantee 512M of memory; for nobody-there, root",
+        "open: weight 1; 20%; for everybody's jobs with -p",
         "root: weights cores 2, memory 1; 20%",
     ]
     assert re.search(r"^window upgrade: no job runs from .* for 4h00m \(new kernel\)$", out, re.M)
