@@ -547,13 +547,26 @@ def _percent(part: float) -> str:
     return f"{part:.0%}" if part >= 0.1 or part == 0 else f"{part:.1%}"
 
 
+def columns_of_jobs(
+    panel: TopPanel, rows: list[SnapshotRow], own: Sequence[str], at_s: float
+) -> list[Column]:
+    """Return the columns of a list of jobs, and those with the keys `own`, which the user wants
+    besides."""
+    live = live_columns(at_s)
+    shown = with_values([live[key] for key in _SHOWN[panel]], rows)
+    for column in map(live.__getitem__, own):
+        widths = [columns_of(str(column.show(row))) for row in rows]
+        least = max([len(column.title), *(min(each, _MOST_OWN) for each in widths)])
+        shown.append(replace(column, least=least, rank=_OWN))
+    return shown
+
+
 def jobs_table(
     panel: TopPanel, rows: list[SnapshotRow], marks: dict[str, LeafMark], theme: Theme,
-    columns: int, *, at_s: float, own: Sequence[str], **more: Any,
+    columns: int, shown: list[Column], **more: Any,
 ) -> PanelTable:  # fmt: skip
-    """Return the panel of a list of jobs, and the columns with these keys that the user wants
-    besides. The whole reasons of waiting jobs stand below the rows if there is room."""
-    live = live_columns(at_s)
+    """Return the panel of a list of jobs. The whole reasons of waiting jobs stand below the rows if
+    there is room."""
 
     def mark_of(row: SnapshotRow) -> LeafMark:
         return marks.get(leaf_of(row), _NOBODY)
@@ -562,16 +575,11 @@ def jobs_table(
         mark = mark_of(row)
         return Painted("▍" if theme.has_colour else mark.letter, mark.style)
 
-    shown = with_values([live[key] for key in _SHOWN[panel]], rows)
     if panel is TopPanel.RUNNING:
         shown = [Column("", swatch, least=1), *(
             replace(each, show=lambda row: Painted(row["user"], mark_of(row).style))
             if each.key == "user" else each for each in shown
         )]  # fmt: skip
-    for column in map(live.__getitem__, own):
-        widths = [columns_of(str(column.show(row))) for row in rows]
-        least = max([len(column.title), *(min(each, _MOST_OWN) for each in widths)])
-        shown.append(replace(column, least=least, rank=_OWN))
     about = (lambda row: code_line(row["reason"])) if panel is TopPanel.WAITING else None
     laid_out = _laid_out(shown, columns, more["title"])
     return PanelTable(columns=laid_out, rows=rows, nothing=_NOTHING[panel], about=about, **more)

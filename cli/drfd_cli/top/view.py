@@ -29,6 +29,7 @@ from drfd_cli.top.paint import (
 )
 from drfd_cli.top.panels import (
     PanelTable,
+    columns_of_jobs,
     draw,
     first_line,
     header,
@@ -256,8 +257,9 @@ def _tables(
     for panel, words in titles.items():
         found = f" ({len(rows[panel]):,} shown)" if is_filtered else ""
         by = f" by {state.order(panel)}" if state.sorted_by.get(panel) else ""
+        wanted = columns_of_jobs(panel, rows[panel], state.columns, scene.now_s)
         table = jobs_table(
-            panel, rows[panel], marks, theme, right, at_s=scene.now_s, own=state.columns,
+            panel, rows[panel], marks, theme, right, wanted,
             title=words + found + by + ", reversed" * (panel in state.backwards),
             more=more if panel is TopPanel.WAITING else "",
         )  # fmt: skip
