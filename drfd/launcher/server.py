@@ -57,7 +57,7 @@ from drfd.launcher.runner.shortage import (
     machine_text,
     shortage_of,
 )
-from drfd.launcher.runner.starter.plan import JobStart
+from drfd.launcher.runner.starter.plan import JobStart, Plans
 from drfd.launcher.runner.starter.program import Starter, needed_capabilities, open_starter
 from drfd.launcher.schedule import (
     FREEZE_PAUSES_S,
@@ -197,9 +197,10 @@ class Launcher(Performer[LocalAttempt]):
         needed = needed_capabilities(
             enters_spaces=self.space_home is not None, serves_root=self.policy.refusal(0) is None
         )
+        plans = Plans(self.confinement, needed & syscalls.capabilities().permitted)
         self._runners = Runners(
             self.attempts_fd, self._selector, lambda key: self._runner_gone(self._attempts[key]),
-            self.starter, needed & syscalls.capabilities().permitted,
+            self.starter, plans,
         )  # fmt: skip
         self._background = background = BackgroundWork(self._selector)
         self._accounts = AccountProcess(background, self._selector)
@@ -461,7 +462,7 @@ class Launcher(Performer[LocalAttempt]):
                 if not is_notice:
                     self._spaces.make(space)
                 reach("launch.before-fork")
-                job = JobStart(assignment, *account, self.confinement, space)
+                job = JobStart(assignment, *account, space)
                 attempt.runner = self._runners.start(job, settings, attempt_fd)
             finally:
                 os.close(attempt_fd)

@@ -17,8 +17,8 @@ from drfd.launcher.confinement.interface import Entrance, Killing
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment, Devices, read_order
 from drfd.launcher.runner import identity
-from drfd.launcher.runner.starter import layout, plan
-from drfd.launcher.runner.starter.plan import JobStart
+from drfd.launcher.runner.starter import plan
+from drfd.launcher.runner.starter.plan import JobStart, Plans
 from drfd.launcher.runner.starter.program import needed_capabilities, open_starter
 from drfd.launcher.system import accounts, process
 from drfd.linux import syscalls
@@ -117,9 +117,9 @@ def start(request: dict) -> int:
     payload_fd = seal(bytes.fromhex(request["payload"]))
     asked = 0, "account", order.uid, order.user, []
     who = identity.found_in(accounts.answer_to(asked, (os.getuid(), os.getgid())), order.uid)
-    job = JobStart(Assignment(order, payload_fd), *who, confinement, request["space"])
+    job = JobStart(Assignment(order, payload_fd), *who, request["space"])
     capabilities = CAPABILITIES & syscalls.capabilities().permitted
-    encoded = layout.encode(plan.plan_of(job, settings, capabilities))
+    encoded = Plans(confinement, capabilities).encoded(job, settings)
     pid = STARTER.spawn(attempt_fd, bell_fd, encoded, payload_fd)
     for fd in (attempt_fd, bell_fd, payload_fd):
         os.close(fd)

@@ -152,7 +152,7 @@ def gid_of(user: pwd.struct_passwd, groups: list[int], preferred: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Variables:
-    """What root decides of a job's environment."""
+    """What root decides of a job's environment, and alike jobs have in common."""
 
     #: Beginnings of variables of the submitter's that the job does not get.
     hidden: tuple[str, ...]
@@ -160,11 +160,9 @@ class Variables:
     defaults: dict[str, str]
     openmp: dict[str, str]
     wait: dict[str, str]
-    #: Those it gets in any case.
-    own: dict[str, str]
 
 
-def variables_of(user: pwd.struct_passwd, order: LaunchOrder) -> Variables:
+def variables_of(order: LaunchOrder) -> Variables:
     usual, openmp = (
         thread_defaults(order.threads, order.floor_threads) if order.threads else ({}, {})
     )
@@ -172,20 +170,26 @@ def variables_of(user: pwd.struct_passwd, order: LaunchOrder) -> Variables:
     hidden = (*(f"{name}=" for name in (*order.hidden, *service.VARIABLES)), GRES_PREFIX)
     wait = PASSIVE_WAIT if order.limits.cores_max_milli else {}
     defaults = usual | DEFAULTS | {"PATH": DEFAULT_PATH}
-    return Variables(hidden, defaults, openmp, wait, account_variables(user) | order.variables)
+    return Variables(hidden, defaults, openmp, wait)
+
+
+def own_variables(user: pwd.struct_passwd, order: LaunchOrder) -> dict[str, str]:
+    """Return those that a job gets in any case."""
+    return account_variables(user) | order.variables
 
 
 def environment(
     user: pwd.struct_passwd, order: LaunchOrder, payload: LaunchPayload
 ) -> dict[str, str]:
     """Return the job's environment, as `environment` of user.h does."""
-    rules = variables_of(user, order)
+    rules = variables_of(order)
     given = {
         name: text for name, text in payload.env.items() if not f"{name}=".startswith(rules.hidden)
     }
     openmp = {} if OPENMP in given else rules.openmp
     wait = {} if WAIT_POLICY in given else rules.wait
-    return rules.defaults | openmp | wait | given | {"PWD": payload.cwd} | rules.own
+    pwd_and_own = {"PWD": payload.cwd} | own_variables(user, order)
+    return rules.defaults | openmp | wait | given | pwd_and_own
 
 
 def account_variables(user: pwd.struct_passwd) -> dict[str, str]:

@@ -23,8 +23,7 @@ from dataclasses import dataclass
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Key, Records
 from drfd.launcher.confinement.interface import CgroupSetting
-from drfd.launcher.runner.starter import layout, plan
-from drfd.launcher.runner.starter.plan import JobStart
+from drfd.launcher.runner.starter.plan import JobStart, Plans
 from drfd.launcher.runner.starter.program import Starter
 from drfd.launcher.system import process
 
@@ -63,8 +62,7 @@ class Runners:
     #: Called when a runner with a pid is gone.
     on_gone: Callable[[Key], None]
     starter: Starter
-    #: The capabilities that a runner begins with, as bits.
-    capabilities: int
+    plans: Plans
     #: The pipe through which runners say that their jobs are launched.
     launched_fd: int = -1
     #: Number of runners that are watched.
@@ -73,7 +71,7 @@ class Runners:
     def start(self, job: JobStart, settings: list[CgroupSetting], attempt_fd: int) -> Runner:
         """Start the runner of an attempt, which sets these limits first. Raises LimitFailed,
         OSError."""
-        encoded = layout.encode(plan.plan_of(job, settings, self.capabilities))
+        encoded = self.plans.encoded(job, settings)
         pid = self.starter.spawn(attempt_fd, self.launched_fd, encoded, job.assignment.payload_fd)
         try:
             return self._watch(job.key, pid)

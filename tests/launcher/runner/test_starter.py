@@ -6,27 +6,30 @@ import fcntl
 import json
 import os
 import pwd
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from drfd.launcher.attempt_files import Key, cgroup_name
 from drfd.launcher.confinement.cgroup_files import read_counters
 from drfd.launcher.confinement.interface import CgroupSetting, Counter, Entrance, Killing
 from drfd.launcher.confinement.unconfined import Unconfined
-from drfd.launcher.protocol import Assignment
+from drfd.launcher.protocol import Assignment, AttemptLimits
 from drfd.launcher.runner import failures
 from drfd.launcher.runner.starter import layout, plan
-from drfd.launcher.runner.starter.layout import AttemptPlan
-from drfd.launcher.runner.starter.plan import JobStart
+from drfd.launcher.runner.starter.layout import OwnPlan, SharedPlan
+from drfd.launcher.runner.starter.plan import JobStart, Plans
 from drfd.launcher.runner.starter.program import SYS_RESOURCE, open_starter
 from drfd.launcher.runner.starter.sources import (
     HERE,
@@ -217,8 +220,19 @@ class Place(Unconfined):
         return Killing(pids_max="/p", freezer="/f")
 
 
+class GivenPlan(NamedTuple):
+    own: OwnPlan
+    shared: SharedPlan
+
+    def but(self, **changes: Any) -> "GivenPlan":
+        return self._replace(shared=self.shared._replace(**changes))
+
+    def encoded(self) -> bytes:
+        return layout.encode(self.own, layout.encode_shared(self.shared, "job-1-1"), "job-1-1")
+
+
 @pytest.fixture(scope="module")
-def usual() -> tuple[AttemptPlan, bytes]:
+def usual() -> tuple[GivenPlan, bytes]:
     """A plan without rights to drop, and a payload."""
     asked = order(
         *("true", "a b"),
@@ -245,19 +259,21 @@ ITS_OWN = CgroupSetting("/proc/self/oom_score_adj", "0", "0")
 AS_NOBODY = {"drops": False, "leaves_keyring": False, "joins_keyring": False}
 
 
-def plan_of(asked: Asked, limit: CgroupSetting = ITS_OWN) -> AttemptPlan:
+def plan_of(asked: Asked, limit: CgroupSetting = ITS_OWN) -> GivenPlan:
     """A plan without rights to drop."""
     user = pwd.struct_passwd(("nobody", "", asked.uid, asked.uid, "", "/", "/bin/sh"))
-    start = JobStart(Assignment(asked.order, -1), user, [asked.uid], Place("a test"), place=None)
+    start = JobStart(Assignment(asked.order, -1), user, [asked.uid], place=None)
+    plans = Plans(Place("a test"), 0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan.inheritance, "may_set_login", lambda: False)
-        return plan.plan_of(start, [limit], 0)._replace(**AS_NOBODY, resets_oom_score=False)
+        given = GivenPlan(plans.own_of(start, [limit]), plans.shared_by(start))
+    return given.but(**AS_NOBODY, resets_oom_score=False)
 
 
-def dropping(given: AttemptPlan, capabilities: int | None = None) -> AttemptPlan:
+def dropping(given: GivenPlan, capabilities: int | None = None) -> GivenPlan:
     """The same plan with rights to drop."""
     every = syscalls.capabilities().permitted if capabilities is None else capabilities
-    return given._replace(drops=True, effective=every, permitted=every)
+    return given.but(drops=True, effective=every, permitted=every)
 
 
 def _nobody() -> dict[str, object]:
@@ -267,7 +283,7 @@ def _nobody() -> dict[str, object]:
 
 def run(
     program: Path,
-    given: AttemptPlan | bytes,
+    given: GivenPlan | bytes,
     payload: bytes,
     before: list[str] | None = None,
     *,
@@ -276,7 +292,7 @@ def run(
     """The records that the program writes. `before`: a command that executes it."""
     files = attempt, told, _ = [os.memfd_create(name) for name in ("attempt", "plan", "payload")]
     fcntl.fcntl(attempt, fcntl.F_SETFL, os.O_APPEND)
-    os.pwrite(told, given if isinstance(given, bytes) else layout.encode(given), 0)
+    os.pwrite(told, given if isinstance(given, bytes) else given.encoded(), 0)
     os.write(files[2], payload)
     null = os.open("/dev/null", os.O_WRONLY)
     theirs = (attempt, null, *files[1:])
@@ -373,7 +389,7 @@ def test_the_kernels_numbers_are_on_record_and_the_cgroups_gone(checked, usual):
             Counter(f"{place}/stat", "ab", "enough", "100"),
         ]
         names = [f"{place}/{each}" for each in ("gone", "first", "used", "last")]
-        given_plan = usual[0]._replace(counters=[*chain(*counters)], directories=names)
+        given_plan = usual[0].but(counters=[*chain(*counters)], directories=names)
         ended = run(checked, given_plan, usual[1])[-1]
         assert ended["counters"] == {"a": 9, "other": 3, "peak": 100, "enough": 5}
         assert ended["counters"] == read_counters(counters), "as the launcher reads them"
@@ -396,12 +412,61 @@ def test_a_script_runs_where_files_in_memory_are_not_executed(starter, level, en
     assert (report_in(records), records[-1].get("exit_code")) == (b"", 3)
 
 
+class Nested(Unconfined):
+    """Cgroups below those of another drfd's job, in a group that is called almost like one."""
+
+    def entrance(self, key: Key, limits: object, uid: object) -> Entrance:
+        return Entrance(cgroup=self._file(key, ""))
+
+    def _file(self, key: Key, name: str) -> str:
+        return f"/top/job-7-1/of-job-7-1/{cgroup_name(key)}{name}"
+
+    def counters(self, key: Key) -> list[Counter]:
+        return [Counter(self._file(key, "/memory.stat"), "job-7-1", "/job-7-1")]
+
+    def killing(self, key: Key) -> Killing:
+        return Killing(pids_max=self._file(key, "/pids.max"))
+
+    def directories(self, key: Key) -> list[str]:
+        return [self._file(key, ""), "/job-7-10"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [((7, 1), (7, 2)), ((8, 1), (7, 1)), ((7, 1), (7, 1))]
+)
+def test_alike_attempts_get_the_plans_that_each_would_get_alone(first, second):
+    def job(key: Key, **changed: Any) -> JobStart:
+        asked = order("true", cwd=Path("/"), uid=65534).order
+        asked = replace(asked, id=key[0], attempt=key[1], **changed)
+        user = pwd.struct_passwd(("nobody", "", 65534, 65534, "", "/", "/bin/sh"))
+        return JobStart(Assignment(asked, -1), user, [65534], place=None)
+
+    plans = Plans(Nested("a test"), 0)
+    plans.encoded(job(first, variables={"DRF_JOB_ID": "x"}), [])
+    for each in (
+        job(second),
+        job(second, name="/job-7-1", variables={"DRF_JOB_ID": "/job-7-1"}),
+        job(second, threads=9),
+        job(second, gid=5),
+        job(second, empties_output=False),
+        job(second, limits=AttemptLimits(cores_milli=1, memory_bytes=5, pids=9)),
+    ):
+        assert plans.encoded(each, []) == Plans(Nested("a test"), 0).encoded(each, [])
+        words = plans.encoded(each, [])[4:].decode().split("\0")
+        place = f"/top/job-7-1/of-job-7-1/{cgroup_name(second)}"
+        assert {f"{place}/memory.stat", f"{place}/pids.max", place} <= {*words}
+    with pytest.raises(ValueError, match="NUL"):
+        plans.encoded(job(second, hidden=("A\0",)), [])
+    with pytest.raises(ValueError, match="NUL"):
+        plans.encoded(job(second), [CgroupSetting("/a", "\0", "b")])
+
+
 @pytest.mark.slow
 @settings(max_examples=40)
 @given(changes=_changes)
 def test_no_plan_makes_it_crash(checked, usual, changes):
     given_plan, payload = usual
-    data = changed(layout.encode(given_plan)[4:], changes)
+    data = changed(given_plan.encoded()[4:], changes)
     run(checked, len(data).to_bytes(4, "little") + data, payload)
 
 
@@ -475,7 +540,7 @@ def test_who_has_used_all_the_room_gets_a_keyring_that_cannot_be_filled(checked,
     job from starting. The kernel allows an ordinary user 200 keys (keys/maxkeys)."""
     uid = next(_uids)
     asked = order(*_SEES_ROOTS, cwd=Path("/"), uid=uid, stdout="/dev/null", stderr="/dev/null")
-    given_plan = dropping(plan_of(asked))._replace(leaves_keyring=True, joins_keyring=True)
+    given_plan = dropping(plan_of(asked)).but(leaves_keyring=True, joins_keyring=True)
     before = python(_ADD_KEYS, uid, keys, 1)
     records = run(checked, given_plan, asked.data, before, by_root=True)
     assert records[-1].get("exit_code") == (0 if is_roots else 1), records
@@ -487,7 +552,7 @@ def test_a_users_own_launcher_runs_more_jobs_than_the_user_may_have_keys(checked
     uid = next(_uids)
     asked = order("true", cwd=Path("/"), uid=uid, stdout="/dev/null", stderr="/dev/null")
     before = python(_ADD_KEYS, uid, 10_000, 0)
-    given_plan = plan_of(asked)._replace(joins_keyring=True)
+    given_plan = plan_of(asked).but(joins_keyring=True)
     records = run(checked, given_plan, asked.data, before, by_root=True)
     assert records[-1].get("exit_code") == 0, records
 
@@ -504,7 +569,7 @@ os.execvp(sys.argv[1], sys.argv[1:])
 @pytest.mark.parametrize("by_root", [False, pytest.param(True, marks=as_root)])
 def test_a_hard_limit_that_cannot_be_raised_is_no_obstacle(checked, usual, by_root):
     """An ordinary user's are that user's own: a job may raise the soft one to it."""
-    given_plan = usual[0]
+    given_plan = usual[0].but(limits=(resource.RLIMIT_NOFILE, 1024, 524288))
     if by_root:
         every = syscalls.capabilities().permitted & ~(1 << SYS_RESOURCE)
         given_plan = dropping(given_plan, every)
@@ -521,7 +586,7 @@ def test_a_hard_limit_that_cannot_be_raised_is_no_obstacle(checked, usual, by_ro
 @pytest.mark.parametrize("cut", [0, 3, 4, 50])
 def test_a_plan_that_is_cut_ends_it(starter, usual, cut):
     go = os.pipe()
-    os.write(go[1], layout.encode(usual[0])[:cut])
+    os.write(go[1], usual[0].encoded()[:cut])
     os.close(go[1])
     null = os.open("/dev/null", os.O_RDWR)
     words = [str(fd) for fd in (null, null, go[0], null)]

@@ -12,14 +12,15 @@ from drfd.launcher.attempt_files import Key
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment
 from drfd.launcher.runner.runner import Runner, Runners
-from drfd.launcher.runner.starter.plan import JobStart
-from drfd.launcher.runner.starter.program import Starter, needed_capabilities, open_starter
+from drfd.launcher.runner.starter.plan import JobStart, Plans
+from drfd.launcher.runner.starter.program import Starter, open_starter
 from drfd.launcher.system import process
 from drfd.linux.sealed import seal
 from launcher.rig import WAIT_S, AttemptFiles, found, lives, shell
 
 KEY = (1, 1)
 CREATED = {"boot_id": process.boot_id(), "cgroup": None}
+PLANS = Plans(Unconfined("a test"), 0)
 
 
 class Watch:
@@ -29,7 +30,7 @@ class Watch:
         self.files = files
         self.gone: list[Key] = []
         self.selector = selectors.DefaultSelector()
-        self.runners = Runners(files.fd, self.selector, self.gone.append, Starter(-1), 0)
+        self.runners = Runners(files.fd, self.selector, self.gone.append, Starter(-1), PLANS)
 
     def find(self) -> Runner | None:
         return self.runners.find(KEY, attempt_files.read(self.files.fd, KEY))
@@ -87,11 +88,10 @@ def test_a_runner_that_cannot_be_watched_is_ended(driver, files, watch, work, mo
     asked = shell("sleep 60", cwd=work)
     assignment = Assignment(asked.order, seal(asked.data))
     who = found(os.getuid(), asked.order.user)
-    job = JobStart(assignment, *who, Unconfined("a test"), None)
-    capabilities = needed_capabilities(enters_spaces=False, serves_root=True)
+    job = JobStart(assignment, *who, None)
     starter = open_starter(driver.starter)
     fd, bell = attempt_file(files), os.open(os.devnull, os.O_WRONLY)
-    runners = Runners(files.fd, watch.selector, watch.gone.append, starter, capabilities, bell)
+    runners = Runners(files.fd, watch.selector, watch.gone.append, starter, PLANS, bell)
     pids: list[int] = []
 
     def fail(pid: int) -> int:

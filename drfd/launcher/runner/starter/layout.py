@@ -1,27 +1,47 @@
 """The layout of a plan: what root has decided of an attempt, for the compiled program.
 
-`AttemptPlan` is the one list of its fields. `encode` writes them in this order, and `header` makes
-of them plan.h, the struct and its reader, when the program is compiled. In a plan comes first the
-length of the rest, in four bytes, then each field with a NUL after it. Numbers are hexadecimal; a
-list has its length first. It holds nothing of the payload. It needs no other module of drfd.
+`OwnPlan` and `SharedPlan` are the one list of its fields. `encode` writes them in this order, and
+`header` makes of them plan.h, the struct and its reader, when the program is compiled. In a plan
+comes first the length of the rest, in four bytes, then each field with a NUL after it. Numbers are
+hexadecimal; a list has its length first. It holds nothing of the payload. It needs no other module
+of drfd.
 """
 
 from __future__ import annotations
 
 import functools
 import struct
+from collections.abc import Iterable
 from typing import NamedTuple, get_type_hints
 
 
-class AttemptPlan(NamedTuple):
-    """What root has decided; plan.py says what of."""
+class OwnPlan(NamedTuple):
+    """What each attempt has of its own."""
+
+    #: The attempt, as its file is called.
+    name: str
+    #: Path, text and line of each limit (`CgroupSetting`).
+    settings: list[str]
+    #: See `Entrance` in confinement/interface.py.
+    cgroup: str
+    entries: list[str]
+    cpus: tuple[int, ...]
+    processes: int
+    #: The private space, "" for none.
+    place: str
+    #: What %j, %A, %a, %x and %u stand for in the names of output files.
+    signs: tuple[str, str, str, str, str]
+    #: See `own_variables` in runner/identity.py.
+    own: list[str]
+
+
+class SharedPlan(NamedTuple):
+    """What alike attempts have in common but for the name of their cgroups."""
 
     #: Whether root's rights are dropped; those of the attempt's parent, as bits.
     drops: bool
     effective: int
     permitted: int
-    #: The attempt, as its file is called.
-    name: str
     #: Whether it is not the job that is begun, but the command that notifies its owner; and whether
     #: a job's start is told to its owner.
     notifies: bool
@@ -50,37 +70,58 @@ class AttemptPlan(NamedTuple):
     counters: list[str]
     directories: list[str]
     failpoints: str
-    #: Path, text and line of each limit (`CgroupSetting`).
-    settings: list[str]
-    #: See `Entrance` in confinement/interface.py.
-    cgroup: str
-    entries: list[str]
-    cpus: tuple[int, ...]
-    processes: int
     #: The uid that is the process' login uid, "" for none.
     login: str
-    #: The private space, "" for none. Directories below it, and what they cover.
-    place: str
+    #: Options of the mount of the private space's shared memory; directories of the space, and what
+    #: they cover.
     shm: str
     names: tuple[str, str]
     targets: tuple[str, str]
     uid: int
     gid: int
     groups: tuple[int, ...]
-    #: What %j, %A, %a, %x and %u stand for in the names of output files.
-    signs: tuple[str, str, str, str, str]
     #: See `Variables` in runner/identity.py.
     hidden: list[str]
     defaults: list[str]
     openmp_defaults: list[str]
     wait_defaults: list[str]
-    own: list[str]
 
 
-def encode(plan: AttemptPlan) -> bytes:
-    """Raises ValueError if a text contains a NUL."""
+def encode(own: OwnPlan, shared: list[str], cgroup: str) -> bytes:
+    """Return a plan. `shared` is what `encode_shared` has returned for any attempt alike, and
+    `cgroup` the name of this one's. Raises ValueError if a text contains a NUL."""
+    text = _text(_all_words(own)) + cgroup.join(shared)
+    data = text.encode(errors="surrogateescape")
+    return struct.pack("=I", len(data)) + data
+
+
+def encode_shared(shared: SharedPlan, cgroup: str) -> list[str]:
+    """Return the text of what alike attempts share, cut where the names of their cgroups are.
+    `cgroup` is the name of one: the last such part of each path. Raises ValueError if a text
+    contains a NUL."""
+    cut, name = [""], f"/{cgroup}"
+    for word in _all_words(shared):
+        above, found, below = _text([word]).rpartition(name)
+        # Only what is below the directory of a cgroup can follow its name.
+        if found and above.startswith("/") and below[0] in "/\0":
+            cut[-1] += f"{above}/"
+            cut.append("")
+        else:
+            below = f"{word}\0"
+        cut[-1] += below
+    return cut
+
+
+def _text(words: list[str]) -> str:
+    text = "\0".join((*words, ""))
+    if text.count("\0") != len(words):
+        raise ValueError("a text holds a NUL")
+    return text
+
+
+def _all_words(fields: Iterable[object]) -> list[str]:
     words: list[str] = []
-    for field in plan:
+    for field in fields:
         if isinstance(field, str):
             words.append(field)
         elif isinstance(field, int):
@@ -89,12 +130,9 @@ def encode(plan: AttemptPlan) -> bytes:
             words.append(f"{len(field):x}")
             words += field
         else:
+            assert isinstance(field, tuple)
             words += _words(field)
-    text = "\0".join((*words, ""))
-    if text.count("\0") != len(words):
-        raise ValueError("a text holds a NUL")
-    data = text.encode(errors="surrogateescape")
-    return struct.pack("=I", len(data)) + data
+    return words
 
 
 @functools.lru_cache(maxsize=1000)
@@ -120,7 +158,8 @@ _IN_C: dict[object, tuple[str, str]] = {
 
 def header() -> str:
     """Return plan.h."""
-    fields = [(name, *_IN_C[kind]) for name, kind in get_type_hints(AttemptPlan).items()]
+    kinds = get_type_hints(OwnPlan) | get_type_hints(SharedPlan)
+    fields = [(name, *_IN_C[kind]) for name, kind in kinds.items()]
     return "\n".join(
         (
             "struct plan {",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import pwd
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 
 from drfd.common import failpoints
@@ -16,7 +16,8 @@ from drfd.launcher.attempt_files import Key
 from drfd.launcher.confinement.interface import CgroupSetting, Confinement
 from drfd.launcher.protocol import Assignment
 from drfd.launcher.runner import identity, inheritance
-from drfd.launcher.runner.starter.layout import AttemptPlan
+from drfd.launcher.runner.starter import layout
+from drfd.launcher.runner.starter.layout import OwnPlan, SharedPlan
 from drfd.launcher.system.private_tmp import COVERED
 
 #: Seconds that a job's process may take until its program begins.
@@ -27,6 +28,8 @@ EXEC_S = 1.0
 SWEEP_S = 10.0
 #: Seconds that a notification may take in all.
 NOTICE_S = 30.0
+#: Number of kinds of attempts whose text is kept.
+_MOST_SHARED = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,6 @@ class JobStart:
     assignment: Assignment
     user: pwd.struct_passwd
     groups: list[int]
-    confinement: Confinement
     #: Parent of the directories of the attempt's private temporary space; None if it has none.
     place: str | None
 
@@ -45,62 +47,91 @@ class JobStart:
         return self.assignment.order.key
 
 
-def plan_of(job: JobStart, settings: list[CgroupSetting], capabilities: int) -> AttemptPlan:
-    """Return the plan of an attempt. `settings` are limits to be set first, and `capabilities`
-    those of its runner, as bits. Raises LimitFailed."""
-    order, user, is_notice = job.assignment.order, job.user, job.assignment.is_notice
-    entrance = job.confinement.entrance(job.key, order.limits, order.uid)
-    killing = job.confinement.killing(job.key)
-    is_root = os.getuid() == 0
-    has_keyrings = inheritance.why_no_keyrings() is None
-    variables = identity.variables_of(user, order)
-    first, second = COVERED
-    return AttemptPlan(
-        drops=is_root,
-        effective=capabilities,
-        permitted=capabilities,
-        name=attempt_files.file_name(job.key),
-        notifies=is_notice,
-        tells_start=order.tells_start,
-        leaves_keyring=is_root and has_keyrings,
-        joins_keyring=has_keyrings,
-        resets_oom_score=inheritance.oom_score() != "0",
-        empties_output=order.empties_output,
-        sends_outputs=bool(order.output_max_bytes),
-        most_output=order.output_max_bytes,
-        limits=inheritance.policy(),
-        timer_slack_ns=inheritance.TIMER_SLACK_NS,
-        start_ms=_ms(NOTICE_S if is_notice else START_S),
-        exec_ms=_ms(EXEC_S),
-        sweep_ms=_ms(SWEEP_S),
-        whole_ms=_ms(NOTICE_S * is_notice),
-        pids_max=killing.pids_max,
-        freezer=killing.freezer,
-        oom_control=killing.oom_control,
-        event_control=killing.event_control,
-        counters=[*chain.from_iterable(job.confinement.counters(job.key))],
-        directories=job.confinement.directories(job.key),
-        failpoints=failpoints.directory() or "",
-        settings=[*chain.from_iterable(settings)],
-        cgroup=entrance.cgroup or "",
-        entries=[*entrance.files],
-        cpus=tuple(sorted(entrance.cpus or ())),
-        processes=entrance.processes or 0,
-        login=str(order.uid) if inheritance.may_set_login() else "",
-        place=job.place or "",
-        shm=f"mode=1777,size={order.limits.memory_bytes}",
-        names=(first, second),
-        targets=(COVERED[first], COVERED[second]),
-        uid=user.pw_uid,
-        gid=identity.gid_of(user, job.groups, order.gid),
-        groups=tuple(job.groups),
-        signs=order.output_signs,
-        hidden=[*variables.hidden],
-        defaults=_pairs(variables.defaults),
-        openmp_defaults=_pairs(variables.openmp),
-        wait_defaults=_pairs(variables.wait),
-        own=_pairs(variables.own),
-    )
+@dataclass
+class Plans:
+    """The plans of attempts with one confinement. The text that alike attempts share is made for
+    the first of them."""
+
+    confinement: Confinement
+    #: Those with which a runner begins, as bits.
+    capabilities: int
+    _shared: dict[tuple[object, ...], list[str]] = field(default_factory=dict)
+
+    def encoded(self, job: JobStart, settings: list[CgroupSetting]) -> bytes:
+        """Return the plan of an attempt. `settings` are limits to be set first. Raises LimitFailed,
+        and ValueError if a text contains a NUL."""
+        order, name = job.assignment.order, attempt_files.cgroup_name(job.key)
+        kind = (
+            *(job.user, tuple(job.groups), job.assignment.is_notice),
+            *(order.uid, order.gid, order.limits, order.threads, order.hidden),
+            *(order.tells_start, order.empties_output, order.output_max_bytes),
+        )
+        if (shared := self._shared.get(kind)) is None:
+            if len(self._shared) >= _MOST_SHARED:
+                self._shared.clear()
+            shared = layout.encode_shared(self.shared_by(job), name)
+            self._shared[kind] = shared
+        return layout.encode(self.own_of(job, settings), shared, name)
+
+    def own_of(self, job: JobStart, settings: list[CgroupSetting]) -> OwnPlan:
+        order = job.assignment.order
+        entrance = self.confinement.entrance(job.key, order.limits, order.uid)
+        return OwnPlan(
+            name=attempt_files.file_name(job.key),
+            settings=[*chain.from_iterable(settings)],
+            cgroup=entrance.cgroup or "",
+            entries=[*entrance.files],
+            cpus=tuple(sorted(entrance.cpus or ())),
+            processes=entrance.processes or 0,
+            place=job.place or "",
+            signs=order.output_signs,
+            own=_pairs(identity.own_variables(job.user, order)),
+        )
+
+    def shared_by(self, job: JobStart) -> SharedPlan:
+        order, user, is_notice = job.assignment.order, job.user, job.assignment.is_notice
+        killing = self.confinement.killing(job.key)
+        is_root = os.getuid() == 0
+        has_keyrings = inheritance.why_no_keyrings() is None
+        variables = identity.variables_of(order)
+        first, second = COVERED
+        return SharedPlan(
+            drops=is_root,
+            effective=self.capabilities,
+            permitted=self.capabilities,
+            notifies=is_notice,
+            tells_start=order.tells_start,
+            leaves_keyring=is_root and has_keyrings,
+            joins_keyring=has_keyrings,
+            resets_oom_score=inheritance.oom_score() != "0",
+            empties_output=order.empties_output,
+            sends_outputs=bool(order.output_max_bytes),
+            most_output=order.output_max_bytes,
+            limits=inheritance.policy(),
+            timer_slack_ns=inheritance.TIMER_SLACK_NS,
+            start_ms=_ms(NOTICE_S if is_notice else START_S),
+            exec_ms=_ms(EXEC_S),
+            sweep_ms=_ms(SWEEP_S),
+            whole_ms=_ms(NOTICE_S * is_notice),
+            pids_max=killing.pids_max,
+            freezer=killing.freezer,
+            oom_control=killing.oom_control,
+            event_control=killing.event_control,
+            counters=[*chain.from_iterable(self.confinement.counters(job.key))],
+            directories=self.confinement.directories(job.key),
+            failpoints=failpoints.directory() or "",
+            login=str(order.uid) if inheritance.may_set_login() else "",
+            shm=f"mode=1777,size={order.limits.memory_bytes}",
+            names=(first, second),
+            targets=(COVERED[first], COVERED[second]),
+            uid=user.pw_uid,
+            gid=identity.gid_of(user, job.groups, order.gid),
+            groups=tuple(job.groups),
+            hidden=[*variables.hidden],
+            defaults=_pairs(variables.defaults),
+            openmp_defaults=_pairs(variables.openmp),
+            wait_defaults=_pairs(variables.wait),
+        )
 
 
 def _pairs(env: dict[str, str]) -> list[str]:
