@@ -220,6 +220,7 @@ class Launcher(Performer[LocalAttempt]):
         """Run until SIGTERM, or until `keep_fd` is readable."""
         self._launched_out, self._runners.launched_fd = os.pipe()
         os.set_blocking(self._runners.launched_fd, False)
+        os.set_inheritable(self._runners.launched_fd, True)
         self.port.open(self._selector, on_connect=self._hello, on_order=self._handle)
         self._selector.register(self._launched_out, selectors.EVENT_READ, self._on_launched)
         with suppress(OSError):

@@ -114,6 +114,7 @@ def start(request: dict) -> int:
     os.close(directory)
     bell = request["bell"] or "/dev/null"
     bell_fd = os.open(bell, os.O_WRONLY | os.O_NONBLOCK)
+    os.set_inheritable(bell_fd, True)
     payload_fd = seal(bytes.fromhex(request["payload"]))
     asked = 0, "account", order.uid, order.user, []
     who = identity.found_in(accounts.answer_to(asked, (os.getuid(), os.getgid())), order.uid)

@@ -85,15 +85,15 @@ def allow_no_core() -> None:
 # -- what a job inherits ------------------------------------------------------------------------
 
 
-@functools.cache
 def policy() -> tuple[int, ...]:
     """Return number, soft and hard value of each limit that a job's parent sets for itself, one
-    after the other."""
+    after the other. It inherits the others from this process, which has them now."""
     limits = LIMITS | _threads()
     return tuple(
-        number
+        part
         for name, values in limits.items()
-        for number in (getattr(resource, f"RLIMIT_{name}"), *values)
+        if resource.getrlimit(number := getattr(resource, f"RLIMIT_{name}")) != values
+        for part in (number, *values)
     )
 
 
@@ -101,7 +101,6 @@ def bound_processes(per_user: int) -> None:
     """Limit the processes of each job's user (RLIMIT_NPROC), at the launcher's start."""
     global _per_user
     _per_user = per_user
-    policy.cache_clear()
 
 
 #: Set by `bound_processes`; None for the kernel's value.

@@ -33,7 +33,7 @@ class Starter:
 
     def spawn(self, attempt_fd: int, launched_fd: int, plan: bytes, payload_fd: int) -> int:
         """Start the runner of an attempt, and return its pid. It gets the attempt's file, the pipe
-        to the launcher, and the payload. Raises OSError."""
+        to the launcher, which is inheritable, and the payload. Raises OSError."""
         plan_fd = os.memfd_create("plan", 0)
         try:
             os.pwrite(plan_fd, plan, 0)
@@ -41,7 +41,7 @@ class Starter:
             argv = ["drfd-starter", *map(str, theirs)]
             # The C library would take four system calls for each. Other programs that the launcher
             # executes get only what is passed to them.
-            for fd in (attempt_fd, launched_fd, payload_fd):
+            for fd in (attempt_fd, payload_fd):
                 os.set_inheritable(fd, True)
             # This copies no page tables, whose pages would have to be copied at a touch.
             path = f"/proc/self/fd/{self.program_fd}"

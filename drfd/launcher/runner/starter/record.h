@@ -119,17 +119,16 @@ static char *append_hex(char *at, unsigned char value)
 	return at;
 }
 
-/* When this process has started, in clock ticks; -1 if that is unknown. */
+/* When this process has started, in clock ticks; -1 if that is unknown. The file stays open until
+ * `keep_only`. */
 static long own_start(void)
 {
 	char text[1024], *field = NULL;
 	long fd, got = 0, ticks = -1;
 
 	fd = call(openat, AT_FDCWD, "/proc/self/stat", O_RDONLY | O_CLOEXEC, 0);
-	if (fd >= 0) {
+	if (fd >= 0)
 		got = call(read, fd, text, sizeof text - 1);
-		call(close, fd);
-	}
 	text[got > 0 ? got : 0] = '\0';
 	/* The second field is the program's name in parentheses, and this the 22nd (proc_pid_stat(5)). */
 	for (char *sign = text; *sign; sign++)

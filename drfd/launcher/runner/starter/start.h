@@ -249,7 +249,7 @@ struct start {
 static struct start fork_attempt(const struct plan *plan, int payload)
 {
 	int sends = (int)plan->sends_outputs, entry[2], report[2], go[2], is_outside;
-	unsigned long begun = now_ms();
+	unsigned long deadline_ms = plan->whole_ms ? now_ms() + plan->whole_ms : 0;
 	long pid;
 
 	must(call(pipe2, entry, O_CLOEXEC), "setting", "");
@@ -264,8 +264,7 @@ static struct start fork_attempt(const struct plan *plan, int payload)
 	call(close, entry[1]), call(close, report[1]), call(close, go[0]);
 	/* Opened while that process prepares itself. */
 	return (struct start){
-		plan, sends, entry[0], report[0], go[1], -1,
-		open_wait(plan, pid, plan->whole_ms ? begun + plan->whole_ms : 0),
+		plan, sends, entry[0], report[0], go[1], -1, open_wait(plan, pid, deadline_ms),
 	};
 }
 

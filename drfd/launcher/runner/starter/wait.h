@@ -95,8 +95,13 @@ static void open_counters(struct wait *wait, char **counters)
 		wait->counters[i] = -1;
 	for (int i = 0; i < MOST_COUNTERS && counters[0] && counters[1] && counters[2] && counters[3];
 	     i++, counters += 4)
-		wait->counters[i] = i && strcmp(counters[0], counters[-4]) == 0 ? wait->counters[i - 1] :
-			(int)call(openat, AT_FDCWD, counters[0], O_RDONLY | O_CLOEXEC, 0);
+		if (i && strcmp(counters[0], counters[-4]) == 0)
+			wait->counters[i] = wait->counters[i - 1];
+		else if (wait->oom_control >= 0 && strcmp(counters[0], wait->plan->oom_control) == 0)
+			wait->counters[i] = wait->oom_control;
+		else
+			wait->counters[i] =
+				(int)call(openat, AT_FDCWD, counters[0], O_RDONLY | O_CLOEXEC, 0);
 }
 
 static struct wait open_wait(const struct plan *plan, long pid, unsigned long deadline_ms)
@@ -221,10 +226,16 @@ static void drop_rest(const struct plan *plan)
 #endif
 }
 
-/* Decide whether the job is killed. */
-static void judge(struct wait *wait)
+/* The present time, or 0 if nothing depends on it. */
+static unsigned long time_for(const struct wait *wait)
 {
-	unsigned long now = now_ms(), size;
+	return wait->deadline_ms || wait->oom_until_ms ? now_ms() : 0;
+}
+
+/* Decide whether the job is killed. */
+static void judge(struct wait *wait, unsigned long now)
+{
+	unsigned long size;
 
 	if (wait->deadline_ms && !wait->is_killing && now >= wait->deadline_ms)
 		wait->is_killing = wait->is_stopped = 1, wait->until_ms = now + wait->plan->sweep_ms;
@@ -235,10 +246,8 @@ static void judge(struct wait *wait)
 }
 
 /* The time until the next look at anything, or -1 for none. */
-static long pause_of(const struct wait *wait)
+static long pause_of(const struct wait *wait, unsigned long now)
 {
-	unsigned long now = now_ms();
-
 	if (wait->is_killing || now < wait->oom_until_ms)
 		return OOM_POLL_MS;
 	if (wait->deadline_ms)
@@ -247,17 +256,17 @@ static long pause_of(const struct wait *wait)
 }
 
 /* Sleep until a child has died, the kernel has killed for memory, or the pause is over. */
-static void sleep_until_change(struct wait *wait)
+static void sleep_until_change(struct wait *wait, long ms)
 {
 	struct pollfd polled[2] = {{wait->signals, POLLIN, 0}, {wait->oom, POLLIN, 0}};
-	long ms = pause_of(wait);
 	struct timespec time = {ms / 1000, ms % 1000 * 1000000};
+	struct signalfd_siginfo signal;
 	unsigned long events;
-	char signals[128];
 
 	call(ppoll, polled, 2, ms < 0 ? NULL : &time, NULL, 8);
-	while (call(read, wait->signals, signals, sizeof signals) > 0)
-		continue;
+	/* However many have died, the signal is pending once. */
+	if (polled[0].revents)
+		call(read, wait->signals, &signal, sizeof signal);
 	if (polled[1].revents) {
 		/* The kernel signals before it kills: the counter follows a moment later. */
 		call(read, wait->oom, &events, sizeof events);
@@ -360,19 +369,22 @@ static void remove_cgroups(const struct plan *plan)
 /* Wait until the job's first process is over, kill what is left, and record the end. */
 _Noreturn static void await_end(struct wait *wait)
 {
-	int has_more;
+	int has_more = 1;
 	char line[MOST_RECORD + MOST_COUNTERS * 2 * MOST_NAME], *end;
 
 	for (;;) {
-		has_more = reap(wait);
-		if (wait->is_over || now_ms() >= wait->until_ms)
+		unsigned long now = time_for(wait);
+
+		if (wait->is_over || now >= wait->until_ms)
 			break;
 		if (!has_more)
 			quit(FAILED);
-		judge(wait);
+		judge(wait, now);
 		if (wait->is_killing)
 			kill_job(wait);
-		sleep_until_change(wait);
+		sleep_until_change(wait, pause_of(wait, now));
+		/* The first one may have died before: then there is a signal already. */
+		has_more = reap(wait);
 	}
 	end = append_kind(line, "exited");
 	end = append_time(end, "at_s", CLOCK_REALTIME);
