@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from drfd.common.errors import Unavailable
+from drfd.launcher.runner.starter.sources import PROGRAM
 from instance import BIN, wait_for
 from slurm_cluster import processes_of
 
@@ -28,9 +30,9 @@ def room() -> Iterator[Path]:
         shutil.rmtree(place)
 
 
-def demo(room: Path) -> subprocess.Popen[str]:
+def demo(room: Path, *before: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [str(BIN / "drf"), "demo"],
+        [*map(str, before), str(BIN / "drf"), "demo"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -63,6 +65,16 @@ def test_the_demo_shows_the_paper_and_stops_the_liar(room):
     assert liar == ["OUT_OF_MEMORY"]
     assert {state for name, state in outcomes if name != "C-liar"} == {"COMPLETED"}
     assert len(outcomes) == 12
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can cover a file by another one")
+def test_a_demo_whose_jobs_cannot_be_started_says_why_and_ends(room):
+    """As where drfd was built without a C compiler."""
+    covered = f'mount --bind /dev/null {PROGRAM} && exec "$@"'
+    with demo(room, "unshare", "--mount", "sh", "-c", covered, "sh") as process:
+        out, err = process.communicate(timeout=120)
+    assert (process.returncode, out) == (Unavailable.exit_code, "")
+    assert err.strip().endswith(f"drfd-launcher: no job can be started: {PROGRAM} is no file")
 
 
 def test_a_demo_that_is_interrupted_leaves_nothing(room):

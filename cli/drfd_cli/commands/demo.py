@@ -70,7 +70,7 @@ def command() -> int:
 
 
 def _play(client: Connection, directory: Path) -> int:
-    doctor = private_daemon.controls_of(client)
+    doctor = private_daemon.controls_of(client, directory)
     scale = memory_scale()
     _tell(opening(doctor, scale))
     client.request("drain", on=True)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 MARK = "DRF_DEMO"
 #: Seconds that the start of the daemon may take, longer than a client waits.
 _START_S = 240.0
+#: Seconds after which a daemon without a launcher gets none any more, and the name of its log.
+_LAUNCHER_S, _LOG = 30.0, "drfd.log"
 
 
 @contextmanager
@@ -64,7 +66,7 @@ def directory() -> Iterator[Path]:
 def private_daemon(place: Path) -> Iterator[Connection]:
     config, socket_path = place / "drfd.toml", place / "drfd.sock"
     config.write_text(config_for(place))
-    log_path = place / "drfd.log"
+    log_path = place / _LOG
     process = spawn_daemon(
         log_path, "--state", place / "state", "--socket", socket_path, "--config", config
     )
@@ -107,13 +109,22 @@ grace = "2s"
 """
 
 
-def controls_of(client: Connection) -> DoctorReply:
-    """Return the reply to `doctor`, once the launcher has reported what it can enforce."""
+def controls_of(client: Connection, place: Path) -> DoctorReply:
+    """Return the reply to `doctor`, once the launcher has reported what it can enforce. Raises
+    Unavailable, with the last reason in the daemon's log, if there is no launcher."""
     doctor: DoctorReply = client.request("doctor")
     while not doctor["controls"]:
+        if (doctor["launcher_away_s"] or 0) > _LAUNCHER_S:
+            raise Unavailable("no-launcher", _reason_in((place / _LOG).read_text(errors="replace")))
         time.sleep(0.05)
         doctor = client.request("doctor")
     return doctor
+
+
+def _reason_in(log: str) -> str:
+    said = [line for line in log.splitlines() if line.startswith("drfd-launcher: ")]
+    reasons = [line for line in said if " event=" not in line]
+    return (reasons or said or ["drfd-launcher: it did not start"])[-1]
 
 
 def limits_line(doctor: DoctorReply) -> str:
