@@ -23,12 +23,9 @@ from collections.abc import Iterable
 from heapq import nlargest
 from typing import TypedDict
 
+from drfd.launcher.gpu_meter import MAX_LINE_BYTES
 from drfd.linux.kernel_files import cgroups_of, word_in
 
-#: Seconds between two lines of the process that measures.
-PERIOD_S = 2.0
-#: Largest number of bytes of a line. Where it would be longer, it has fewer processes.
-MAX_LINE_BYTES = 256 << 10
 #: Sums of the processes of each user on a GPU in a line that would be too long with all of them:
 #: the largest number that fits.
 _SUMS = (1024, 64, 4, 1)

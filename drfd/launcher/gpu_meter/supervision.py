@@ -14,7 +14,7 @@ import subprocess
 import time
 from collections.abc import Callable
 
-from drfd.launcher.gpu_meter.reading import MAX_LINE_BYTES, PERIOD_S
+from drfd.launcher.gpu_meter import MAX_LINE_BYTES, PERIOD_S
 from drfd.launcher.protocol import GPUS, Message
 from drfd.launcher.system.background import BackgroundWork
 from drfd.linux.own_process import RUN_MODULE

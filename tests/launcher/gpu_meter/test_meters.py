@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from drfd.launcher.gpu_meter import supervision
+from drfd.launcher.gpu_meter import MAX_LINE_BYTES, supervision
 from drfd.launcher.gpu_meter.reading import (
-    MAX_LINE_BYTES,
     GpuReading,
     ProcessReading,
     encode,
@@ -103,6 +102,17 @@ def test_each_gpu_tells_its_memory_and_who_uses_it(nvml, measure):
         ],
         "why": None,
     }  # fmt: skip
+
+
+def test_before_it_has_given_up_its_rights_it_has_loaded_little():
+    code = "import sys, drfd.launcher.gpu_meter.__main__\nprint(*sys.modules)"
+    words = subprocess.run(
+        [sys.executable, "-I", "-c", code], capture_output=True, text=True
+    ).stdout
+    assert {each for each in words.split() if each.startswith(("drfd.l", "pynvml"))} == {
+        *("drfd.launcher", "drfd.launcher.gpu_meter", "drfd.launcher.gpu_meter.__main__"),
+        *("drfd.linux", "drfd.linux.own_process", "drfd.linux.syscalls"),
+    }
 
 
 #: Prints what `recording` does, also where pids are not the driver's.
