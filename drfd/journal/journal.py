@@ -68,7 +68,6 @@ class Journal:
 
     def _take_up(self) -> None:
         """Begin with what the file has: the counts and caches of its parts."""
-        self.submissions = StoredSubmissions(self._db)
         self.arrays = Arrays(self._db)
         self._pruning = Pruning(self._db)
         #: Live jobs whose rows the open transaction writes at its end, once for all their events.
@@ -78,13 +77,17 @@ class Journal:
         self._bytes = Counter[int]()
         query = (
             "select id, live.uid, ? * tasks + length(events)"
-            " + ifnull(length(event) + length(spec) + ifnull(length(own), 0), 0) from ("
+            " + ifnull(length(event) + length(spec) + ifnull(length(own), 0), 0), blob from ("
             "select id, uid, events, 0 as tasks from jobs where live = 1 union all"
             " select id, uid, events, last_id - id from arrays where live = 1) as live"
             " left join submissions on job_id = id"
         )
-        for job_id, uid, size in self._db.rows(query, (TASK_BYTES,)):
+        blobs = Counter[int]()
+        for job_id, uid, size, blob in self._db.rows(query, (TASK_BYTES,)):
             self._count(job_id, uid, size)
+            if blob is not None:
+                blobs[blob] += 1
+        self.submissions = StoredSubmissions(self._db, blobs)
         query = (
             "select max(ifnull((select max(seq) from jobs), 0), ifnull((select max(seq) from"
             " arrays), 0), ifnull((select max(seq) from general_events), 0))"

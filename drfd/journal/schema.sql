@@ -73,44 +73,27 @@ create table general_events (
     primary key (kind, node)
 ) strict, without rowid;
 
--- Parts of submissions, each of a user once: so many name it as `uses` says, of which so many as `live`
--- says are not over. Ids are never given twice: a blob may be dropped before what names it. The data
--- stand apart, so that counting does not write them again.
+-- Parts of submissions, each of a user once: so many name it as `uses` says. Ids are never given twice:
+-- a blob may be dropped before what names it. The data stand apart, so that counting does not write
+-- them again.
 create table blobs (
     id     integer primary key autoincrement,
     uid    integer not null,
     digest blob    not null,
     bytes  integer not null,
     uses   integer not null,
-    live   integer not null,
     unique (uid, digest)
 ) strict;
-create index blobs_past on blobs (uid, id) where live = 0;
 create table blob_data (
     id   integer primary key,
     data blob not null
 ) strict;
-
--- Bytes of blobs that only jobs name which are over, by user; -1 are all users.
-create table past_blobs (
-    uid   integer primary key,
-    bytes integer not null
-) strict;
-insert into past_blobs values (-1, 0);
 create trigger submission_removed after delete on submissions begin
     update blobs set uses = uses - 1 where id = old.blob;
     delete from blobs where id = old.blob and uses = 0;
 end;
-create trigger blob_ended after update of live on blobs when old.live > 0 and new.live = 0 begin
-    insert or ignore into past_blobs values (new.uid, 0);
-    update past_blobs set bytes = bytes + new.bytes where uid in (-1, new.uid);
-end;
-create trigger blob_live_again after update of live on blobs when old.live = 0 and new.live > 0 begin
-    update past_blobs set bytes = bytes - new.bytes where uid in (-1, new.uid);
-end;
 create trigger blob_removed after delete on blobs begin
     delete from blob_data where id = old.id;
-    update past_blobs set bytes = bytes - old.bytes where uid in (-1, old.uid);
 end;
 
 -- How the use of a job went, in a few points: of ended ones, and of those that run as it was lately.

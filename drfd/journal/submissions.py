@@ -3,10 +3,11 @@
 The launcher gets these bytes for each launch. The part that jobs have in common (see
 `drfd.payload.pack`) is a blob, which is stored once for all of a user's jobs that have it, by its
 digest. A blob of ended jobs, with which their user may submit them again, counts against nobody's
-budget: the oldest of a user are dropped when they take more than `MOST_OF_USER_BYTES`, and those of
-the user who has the most when all together take more than `MOST_BYTES`. Triggers of the schema
-count these, and remove a blob with the last job that names it. The first event of a job or array,
-with its specification, stands in the same row.
+budget: those of a user that ended first are dropped when they take more than `MOST_OF_USER_BYTES`,
+and those of the user who has the most when all together take more than `MOST_BYTES`. They are
+counted in memory, where an end writes nothing for it. Triggers of the schema remove a blob with the
+last job that names it. The first event of a job or array, with its specification, stands in the
+same row.
 
 All writes belong to the journal's open transaction.
 """
@@ -24,11 +25,16 @@ from drfd.payload import unpack
 
 #: Bound on the bytes of blobs of ended jobs of one user, and of all users.
 MOST_OF_USER_BYTES, MOST_BYTES = 8 << 20, 64 << 20
+#: Bytes that each of these counts as at least: of so many each is in a table in memory.
+_LEAST_BYTES = 1 << 10
 #: Blobs dropped for the end of one job, at most; if that makes too little room, its own goes. A
 #: large one may take as much as thousands of others, and a turn may have many ends.
 _MOST_DROPPED = 128
-#: In place of a uid: the sum of all users.
-_ALL = -1
+#: Tells this connection of every blob that is removed, also with old jobs.
+_TELL = """
+    create temp trigger if not exists blob_gone after delete on blobs
+    begin select forget_blob(old.uid, old.id); end
+"""
 
 
 class Payload(NamedTuple):
@@ -53,12 +59,23 @@ class Payload(NamedTuple):
 class StoredSubmissions:
     """The tables of submissions and blobs. Methods raise HostError."""
 
-    def __init__(self, db: Database) -> None:
-        self._db = db
+    def __init__(self, db: Database, live: Counter[int]) -> None:
+        """`live` has how many live jobs and arrays name each blob, by its id."""
+        self._db, self._live = db, live
         #: Bytes of the blobs that live jobs and arrays name, by uid.
-        self.live_bytes = Counter[int](
-            dict(db.rows("select uid, sum(bytes) from blobs where live group by uid"))
-        )
+        self.live_bytes = Counter[int]()
+        #: Bytes of each other blob by uid and id, those that ended first before the others, and the
+        #: sums by uid.
+        self._past: dict[int, dict[int, int]] = {}
+        self._past_bytes = Counter[int]()
+        for uid, blob, size in db.rows("select uid, id, bytes from blobs order by id"):
+            if blob in live:
+                self.live_bytes[uid] += size
+            else:
+                self._keep(uid, blob, size)
+        db.create_function("forget_blob", 2, self._forget)
+        with db.reported("open"):
+            db.execute(_TELL)
 
     def add(
         self,
@@ -89,17 +106,18 @@ class StoredSubmissions:
     def _name_blob(self, uid: int, data: bytes) -> int:
         """Return the id of the user's blob with these data, which one more live job names."""
         digest = hashlib.blake2b(data, digest_size=16).digest()
-        blob, uses, live = self._db.execute(
-            "insert into blobs (uid, digest, bytes, uses, live) values (?, ?, ?, 1, 1)"
-            " on conflict (uid, digest) do update set uses = uses + 1, live = live + 1"
-            " returning id, uses, live",
-            (uid, digest, len(data)),
-        ).fetchone()
-        if uses == 1:
-            self._db.execute("insert into blob_data values (?, ?)", (blob, data))
-        if live == 1:
+        query = "update blobs set uses = uses + 1 where uid = ? and digest = ? returning id"
+        row = self._db.execute(query, (uid, digest)).fetchone()
+        if row is None:
+            query = "insert into blobs (uid, digest, bytes, uses) values (?, ?, ?, 1) returning id"
+            row = self._db.execute(query, (uid, digest, len(data))).fetchone()
+            self._db.execute("insert into blob_data values (?, ?)", (row[0], data))
+        blob = int(row[0])
+        if not self._live[blob]:
+            self._forget(uid, blob)
             self.live_bytes[uid] += len(data)
-        return int(blob)
+        self._live[blob] += 1
+        return blob
 
     def get(self, job_id: int) -> Payload | None:
         """Return what was signed of a live or ended job or array, or None."""
@@ -120,32 +138,40 @@ class StoredSubmissions:
     def end(self, job_id: int) -> None:
         """Keep the submission of a job or array that has ended for its user's next one."""
         query = (
-            "update blobs set live = live - 1 where id = (select blob from submissions"
-            " where job_id = ?) returning uid, id, live, bytes"
+            "select blobs.uid, blobs.id, bytes from submissions join blobs on blobs.id = blob"
+            " where job_id = ?"
         )
-        for uid, blob, live, size in self._db.execute(query, (job_id,)).fetchall():
-            if live:
+        for uid, blob, size in self._db.execute(query, (job_id,)).fetchall():
+            self._live[blob] -= 1
+            if self._live[blob]:
                 continue
+            del self._live[blob]
             self.live_bytes[uid] -= size
+            self._keep(uid, blob, size)
             for _ in range(_MOST_DROPPED):
-                has_too_much = self._has_too_much(uid)
-                if has_too_much is None:
+                whose = self._who_has_too_much(uid)
+                if whose is None:
                     return
-                self._db.execute(
-                    "delete from blobs where id ="
-                    " (select id from blobs where uid = ? and live = 0 order by id limit 1)",
-                    (has_too_much,),
-                )
-            if self._has_too_much(uid) is not None:
-                self._db.execute("delete from blobs where id = ?", (blob,))
+                self._drop(next(iter(self._past[whose])))
+            if self._who_has_too_much(uid) is not None:
+                self._drop(blob)
 
-    def _has_too_much(self, uid: int) -> int | None:
+    def _keep(self, uid: int, blob: int, size: int) -> None:
+        """Count a blob that no live job names."""
+        self._past.setdefault(uid, {})[blob] = counted = max(size, _LEAST_BYTES)
+        self._past_bytes[uid] += counted
+
+    def _drop(self, blob: int) -> None:
+        self._db.execute("delete from blobs where id = ?", (blob,))
+
+    def _forget(self, uid: int, blob: int) -> None:
+        """Count a blob no more as one that no live job names."""
+        self._past_bytes[uid] -= self._past.get(uid, {}).pop(blob, 0)
+
+    def _who_has_too_much(self, uid: int) -> int | None:
         """Return whose oldest blob is to be dropped after an end of this user's, or None."""
-        query = "select bytes from past_blobs where uid in (?, ?) order by uid"
-        (in_total,), (own,) = self._db.execute(query, (_ALL, uid)).fetchall()
-        if own > MOST_OF_USER_BYTES:
+        if self._past_bytes[uid] > MOST_OF_USER_BYTES:
             return uid
-        if in_total > MOST_BYTES:
-            query = "select uid from past_blobs where uid != ? order by bytes desc limit 1"
-            return int(self._db.execute(query, (_ALL,)).fetchone()[0])
+        if self._past_bytes.total() > MOST_BYTES:
+            return max(self._past_bytes, key=self._past_bytes.__getitem__)
         return None

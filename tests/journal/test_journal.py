@@ -119,7 +119,7 @@ def test_a_drain_of_a_node_outlives_the_daemon_and_the_removal_of_old_records(bo
     book.enter(of_n1, of_n2, *others)
     journal = book.journal
     journal.commit()
-    while journal.remove_ended(1e9) is not None:
+    while journal.remove_ended(1e12) is not None:
         journal.commit()
     left = [each for each in journal.events() if isinstance(each, ev.Drained)]
     assert left == [of_n1, of_n2, *others[-2:]]
@@ -261,11 +261,20 @@ def test_one_end_drops_few_and_else_its_own(book, monkeypatch):
     """The end of a large one dropped thousands of small ones in one turn."""
     monkeypatch.setattr(submissions, "MOST_OF_USER_BYTES", 3000)
     monkeypatch.setattr(submissions, "_MOST_DROPPED", 2)
+    monkeypatch.setattr(submissions, "_LEAST_BYTES", 0)
     for job_id in range(1, 21):
         had(book, job_id, payload({"X": f"{job_id:0140}"}))
     had(book, 21, payload({"X": "x" * 2000}))
     had(book, 22, payload({"X": "x" * 400}))
     assert kept_of(book, range(1, 23)) == [*range(3, 21), 22]
+
+
+def test_small_ones_count_as_a_kibibyte_each(book, monkeypatch):
+    """Each takes a place in memory: of empty ones there might be without end."""
+    monkeypatch.setattr(submissions, "MOST_OF_USER_BYTES", 3000)
+    for job_id in range(1, 5):
+        had(book, job_id, payload({"X": f"{job_id}"}))
+    assert kept_of(book, range(1, 5)) == [3, 4]
 
 
 def test_what_live_jobs_share_with_ended_ones_is_not_dropped(book, monkeypatch):
@@ -276,6 +285,43 @@ def test_what_live_jobs_share_with_ended_ones_is_not_dropped(book, monkeypatch):
     assert kept_of(book, range(1, 3)) == [1, 2]
     book.cancel(2)
     assert kept_of(book, range(1, 3)) == []
+
+
+def test_what_is_submitted_again_is_not_dropped_and_counts_anew_when_it_has_ended(
+    book, monkeypatch
+):
+    monkeypatch.setattr(submissions, "MOST_OF_USER_BYTES", 3000)
+    for job_id in (1, 2):
+        had(book, job_id, payload({"X": f"{job_id}" * 1000}))
+    book.submit(3, signed=payload({"X": "1" * 1000}))
+    for job_id in (4, 5):
+        had(book, job_id, payload({"X": f"{job_id}" * 1000}))
+    assert kept_of(book, range(1, 6)) == [1, 3, 4, 5]
+    book.cancel(3)
+    assert kept_of(book, range(1, 6)) == [1, 3, 5]
+
+
+def test_blobs_are_counted_without_those_that_went_with_old_jobs(book, monkeypatch):
+    monkeypatch.setattr(submissions, "MOST_OF_USER_BYTES", 3000)
+    monkeypatch.setattr(submissions, "_MOST_DROPPED", 0)
+    for first in (1, 3):
+        for job_id in (first, first + 1):
+            had(book, job_id, payload({"X": f"{job_id}" * 1000}))
+        book.journal.commit()
+        if first == 1:
+            assert book.journal.remove_ended(1e12) == 2
+    assert kept_of(book, range(3, 5)) == [3, 4]
+
+
+def test_another_daemon_drops_the_oldest_first(book, monkeypatch):
+    monkeypatch.setattr(submissions, "MOST_OF_USER_BYTES", 3000)
+    for job_id in (1, 2):
+        had(book, job_id, payload({"X": f"{job_id}" * 1000}))
+    book.journal.commit()
+    # It reads what the file has.
+    book.journal.rollback()
+    had(book, 3, payload({"X": "3" * 1000}))
+    assert kept_of(book, range(1, 4)) == [2, 3]
 
 
 # -- curves: the last word counts, and only what is committed ----------------------------------

@@ -315,14 +315,10 @@ def check_records(db: sqlite3.Connection) -> None:
     assert db.execute(submissions).fetchall() == db.execute(needed).fetchall()
     blobs = db.execute("select id from blobs order by id").fetchall()
     assert blobs == db.execute("select id from blob_data order by id").fetchall()
-    live = "(select id from jobs where live union all select id from arrays where live)"
     named = (
-        f"select blob, count(*), sum(job_id in {live}) from submissions where blob is not null"
-        " group by blob order by blob"
+        "select blob, count(*) from submissions where blob is not null group by blob order by blob"
     )
-    past = "(select ifnull(sum(bytes), 0) from blobs where live = 0)"
-    assert db.execute(f"select {past} = bytes from past_blobs where uid = -1").fetchone() == (1,)
-    counts = db.execute("select id, uses, live from blobs order by id").fetchall()
+    counts = db.execute("select id, uses from blobs order by id").fetchall()
     assert [each for each in db.execute(named) if (each[0],) in blobs] == counts
 
 

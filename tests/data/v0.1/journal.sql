@@ -26,10 +26,9 @@ CREATE TABLE blobs (
     digest blob    not null,
     bytes  integer not null,
     uses   integer not null,
-    live   integer not null,
     unique (uid, digest)
 ) strict;
-INSERT INTO "blobs" VALUES(1,1001,X'AB235D5A876B0C318B64B0DFBD50857B',32,2,1);
+INSERT INTO "blobs" VALUES(1,1001,X'AB235D5A876B0C318B64B0DFBD50857B',32,2);
 CREATE TABLE curves (
     job_id integer primary key,
     data   blob not null
@@ -78,12 +77,6 @@ INSERT INTO "jobs" VALUES(12,1001,'alice','CANCELLED',0,54.5,10,56,0,X'7B2269642
 INSERT INTO "jobs" VALUES(13,1001,'alice','PENDING',1,NULL,10,53,0,X'7B226964223A31332C2273706563223A302C227375626D69747465645F6174223A36312E352C22656C696769626C655F6174223A35312E352C2261727261795F6964223A31302C2261727261795F696E646578223A377D',NULL,X'5B35332C2252656C6561736564222C7B226A6F625F6964223A31332C2261745F73223A35312E352C226279223A22616C696365227D5D2C');
 INSERT INTO "jobs" VALUES(14,1001,'alice','PENDING',1,NULL,10,54,0,X'7B226964223A31342C2273706563223A302C227375626D69747465645F6174223A36312E352C22656C696769626C655F6174223A35322E352C2261727261795F6964223A31302C2261727261795F696E646578223A387D',NULL,X'5B35342C2252656C6561736564222C7B226A6F625F6964223A31342C2261745F73223A35322E352C226279223A22616C696365227D5D2C');
 INSERT INTO "jobs" VALUES(16,1001,'alice','CANCELLED',0,56.5,15,59,0,X'7B226964223A31362C2273706563223A302C227374617465223A22454E444544222C227375626D69747465645F6174223A37302E352C22656C696769626C655F6174223A37302E352C22656E6465645F6174223A35362E352C226F7574636F6D65223A2243414E43454C4C4544222C226F7574636F6D655F74657874223A2263616E63656C6C656420627920616C696365206265666F72652069742073746172746564222C2261727261795F6964223A31352C2261727261795F696E646578223A357D',NULL,X'5B35392C2243616E63656C6C6564222C7B226A6F625F6964223A31362C2261745F73223A35362E352C226279223A22616C696365227D5D2C');
-CREATE TABLE past_blobs (
-    uid   integer primary key,
-    bytes integer not null
-) strict;
-INSERT INTO "past_blobs" VALUES(-1,0);
-INSERT INTO "past_blobs" VALUES(1001,0);
 CREATE TABLE repeats (
     of_id  integer not null,
     job_id integer not null,
@@ -126,21 +119,12 @@ CREATE VIEW records as
 CREATE INDEX arrays_by_seq on arrays (seq);
 CREATE INDEX arrays_by_end on arrays (ended_at, id, user) where live = 0;
 CREATE INDEX arrays_live on arrays (id) where live = 1;
-CREATE INDEX blobs_past on blobs (uid, id) where live = 0;
 CREATE TRIGGER submission_removed after delete on submissions begin
     update blobs set uses = uses - 1 where id = old.blob;
     delete from blobs where id = old.blob and uses = 0;
 end;
-CREATE TRIGGER blob_ended after update of live on blobs when old.live > 0 and new.live = 0 begin
-    insert or ignore into past_blobs values (new.uid, 0);
-    update past_blobs set bytes = bytes + new.bytes where uid in (-1, new.uid);
-end;
-CREATE TRIGGER blob_live_again after update of live on blobs when old.live = 0 and new.live > 0 begin
-    update past_blobs set bytes = bytes - new.bytes where uid in (-1, new.uid);
-end;
 CREATE TRIGGER blob_removed after delete on blobs begin
     delete from blob_data where id = old.id;
-    update past_blobs set bytes = bytes - old.bytes where uid in (-1, old.uid);
 end;
 CREATE INDEX repeats_by_job on repeats (job_id);
 CREATE TRIGGER job_removed after delete on jobs begin
@@ -156,5 +140,5 @@ CREATE TRIGGER array_removed after delete on arrays begin
         and not exists (select 1 from jobs where live = 0 and array_id = old.id);
 end;
 DELETE FROM "sqlite_sequence";
-INSERT INTO "sqlite_sequence" VALUES('blobs',2);
+INSERT INTO "sqlite_sequence" VALUES('blobs',1);
 COMMIT;
