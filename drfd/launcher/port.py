@@ -26,7 +26,7 @@ from drfd.launcher.protocol import (
 )
 from drfd.linux.sealed import NotSealed, receive, sealed_size
 from drfd.linux.unix_sockets import peer_of
-from drfd.payload.pack import MAX_BYTES
+from drfd.payload.signature import MAX_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

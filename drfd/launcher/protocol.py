@@ -19,8 +19,8 @@ from drfd.common.owner import Owner
 from drfd.common.signals import is_signal
 from drfd.linux.device_nodes import BLOCK, CHARACTER, DeviceNode
 from drfd.linux.own_process import NOBODY
-from drfd.payload import unpack
 from drfd.payload.environment import may_be, may_hide, may_set, plain, threads_of
+from drfd.payload.signs import Signs, output_signs
 
 Message = dict[str, Any]
 
@@ -275,9 +275,9 @@ class LaunchOrder(AttemptOrder):
         )
 
     @property
-    def output_signs(self) -> unpack.Signs:
+    def output_signs(self) -> Signs:
         """What the signs in the user's patterns of output files stand for."""
-        return unpack.output_signs(
+        return output_signs(
             job_id=self.id,
             array_id=self.array_id,
             index=self.array_index,

@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 MAGIC = b"drfd-payload-2"
 #: Number of NULs before the arguments.
 FIELDS = 11
-#: Longest payload in bytes. Requests are half as long at most, and the launcher computes digests on
-#: its only thread: 4 ms for 4 MiB.
-MAX_BYTES = 4 << 20
 
 
 def encode(fields: Submission) -> tuple[bytes, bytes]:

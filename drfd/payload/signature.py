@@ -22,6 +22,9 @@ except ImportError:
 KEY_BYTES = 32
 #: The directory of the key files, in the launcher's directory.
 KEYS_NAME = "keys"
+#: Longest payload in bytes. Requests are half as long at most, and the launcher computes digests on
+#: its only thread: 4 ms for 4 MiB.
+MAX_BYTES = 4 << 20
 
 
 def digest_of(payload: bytes | bytearray) -> bytes:

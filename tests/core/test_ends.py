@@ -220,7 +220,7 @@ def test_work_that_never_began_is_not_unknown():
 @pytest.mark.parametrize("cause", LAUNCH_REMEDIES)
 def test_each_launch_fault_is_known_by_words_that_the_launcher_says(cause):
     place = Path(drfd.launcher.__path__[0])
-    sources = [(place / name).read_text() for name in ("runner/failures.py", "system/accounts.py")]
+    sources = [(place / name).read_text() for name in ("runner/failures.py", "system/answers.py")]
     assert any(cause in source for source in sources)
 
 

@@ -34,7 +34,7 @@ from drfd.daemon.monitoring.gpu_use import (
 from drfd.daemon.monitoring.meter import GpuShare, Meter
 from drfd.devices.gpus import Gpu, find_gpus
 from drfd.launcher.protocol import LaunchOrder
-from drfd.launcher.runner.identity import environment
+from drfd.launcher.slurm_root.preparation import environment
 from fakes import demand, of_gpus, payload, replace, spec
 from tests.gpu_machines import unfold
 

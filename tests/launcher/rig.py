@@ -43,7 +43,7 @@ from drfd.launcher.protocol import (
 )
 from drfd.launcher.runner import identity
 from drfd.launcher.runner.failures import failure_of
-from drfd.launcher.system import accounts, process
+from drfd.launcher.system import answers, process
 from drfd.linux.sealed import seal
 from drfd.linux.unix_sockets import at_socket
 from drfd.payload import unpack
@@ -175,7 +175,7 @@ def python(code: str, *words: object) -> list[str]:
 
 def found(uid: int, name: str) -> identity.Found:
     """The account and its groups, as this process asks for them."""
-    answer = accounts.answer_to((0, "account", uid, name, []), (os.getuid(), os.getgid()))
+    answer = answers.answer_to((0, "account", uid, name, []), (os.getuid(), os.getgid()))
     return identity.found_in(answer, uid)
 
 

@@ -20,7 +20,7 @@ from drfd.launcher.runner import identity
 from drfd.launcher.runner.starter import plan
 from drfd.launcher.runner.starter.plan import JobStart, Plans
 from drfd.launcher.runner.starter.program import needed_capabilities, open_starter
-from drfd.launcher.system import accounts, process
+from drfd.launcher.system import answers, process
 from drfd.linux import syscalls
 from drfd.linux.sealed import seal
 
@@ -117,7 +117,7 @@ def start(request: dict) -> int:
     os.set_inheritable(bell_fd, True)
     payload_fd = seal(bytes.fromhex(request["payload"]))
     asked = 0, "account", order.uid, order.user, []
-    who = identity.found_in(accounts.answer_to(asked, (os.getuid(), os.getgid())), order.uid)
+    who = identity.found_in(answers.answer_to(asked, (os.getuid(), os.getgid())), order.uid)
     job = JobStart(Assignment(order, payload_fd), *who, request["space"])
     capabilities = CAPABILITIES & syscalls.capabilities().permitted
     encoded = Plans(confinement, capabilities).encoded(job, settings)

@@ -19,8 +19,15 @@ from drfd.launcher.signatures import KeyFiles, SigningKeys, sealed_digest, with_
 from drfd.launcher.system.accounts import AccountProcess
 from drfd.linux.sealed import NotSealed, seal, sealed_size
 from drfd.payload import signature
-from drfd.payload.pack import MAX_BYTES, of_request
-from drfd.payload.signature import KEY_BYTES, digest_of, key_file_name, proof_of, read_key
+from drfd.payload.pack import of_request
+from drfd.payload.signature import (
+    KEY_BYTES,
+    MAX_BYTES,
+    digest_of,
+    key_file_name,
+    proof_of,
+    read_key,
+)
 from drfd.protocol.codec import MAX_REQUEST_BYTES, encode_request
 from launcher.rig import order
 

@@ -72,7 +72,8 @@ def _open_output(client: Connection, job_id: int) -> tuple[str, int]:
     """Open the job's output file, which `drf log` reads, as the job would open it. Its name follows
     from what the user has signed: the daemon must not choose what is written to."""
     from drfd.payload.pack import usual_output
-    from drfd.payload.unpack import is_named_by_id, is_own_file, output_path, output_signs
+    from drfd.payload.signs import output_signs
+    from drfd.payload.unpack import is_named_by_id, is_own_file, output_path
 
     pattern, cwd, name = f"{usual_output(is_array=False)}.out", os.getcwd(), ""
     other = client.another()

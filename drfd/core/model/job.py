@@ -18,6 +18,7 @@ from drfd.core.model.account import Account
 from drfd.core.model.machine import Instances
 from drfd.core.model.resources import Resources
 from drfd.payload import unpack
+from drfd.payload.signs import output_signs
 
 #: Bytes of memory that a dependency takes.
 DEPENDENCY_BYTES = 160
@@ -556,7 +557,7 @@ class DeclaredJob(Struct, frozen=True, gc=False):
 
 def output_path(pattern: str, job: Job) -> str:
     """Return the path of an output file as the job's process opens it (`drfd.payload.unpack`)."""
-    signs = unpack.output_signs(
+    signs = output_signs(
         job_id=job.id,
         array_id=job.array_id or 0,
         index=job.array_index or 0,

@@ -27,12 +27,9 @@ from drfd.payload.environment import (
     DEFAULT_PATH,
     DEFAULTS,
     GRES_PREFIX,
-    OPENMP,
     PASSIVE_WAIT,
-    WAIT_POLICY,
     thread_defaults,
 )
-from drfd.payload.unpack import LaunchPayload
 
 #: Seconds after which an answer of the user directory is asked for anew, for which it is good
 #: unless a file in `_FILES` changes, that its groups are asked for again, and that it may take.
@@ -176,20 +173,6 @@ def variables_of(order: LaunchOrder) -> Variables:
 def own_variables(user: pwd.struct_passwd, order: LaunchOrder) -> dict[str, str]:
     """Return those that a job gets in any case."""
     return account_variables(user) | order.variables
-
-
-def environment(
-    user: pwd.struct_passwd, order: LaunchOrder, payload: LaunchPayload
-) -> dict[str, str]:
-    """Return the job's environment, as `environment` of user.h does."""
-    rules = variables_of(order)
-    given = {
-        name: text for name, text in payload.env.items() if not f"{name}=".startswith(rules.hidden)
-    }
-    openmp = {} if OPENMP in given else rules.openmp
-    wait = {} if WAIT_POLICY in given else rules.wait
-    pwd_and_own = {"PWD": payload.cwd} | own_variables(user, order)
-    return rules.defaults | openmp | wait | given | pwd_and_own
 
 
 def account_variables(user: pwd.struct_passwd) -> dict[str, str]:

@@ -46,12 +46,12 @@ from drfd.launcher.settings import account_of
 from drfd.launcher.signatures import SigningKeys, with_check
 from drfd.launcher.slurm_root import requests, words
 from drfd.launcher.slurm_root.requests import RootRequest
+from drfd.launcher.system.nobody import without_rights
 from drfd.linux import service
 from drfd.linux.descriptors import opened
-from drfd.linux.own_process import RUN_MODULE
 from drfd.linux.sealed import NotSealed, read_sealed, receive, sealed_size
 from drfd.linux.service import Service
-from drfd.payload.pack import MAX_BYTES
+from drfd.payload.signature import MAX_BYTES
 
 log = logging.getLogger("drfd.launcher")
 
@@ -63,7 +63,7 @@ _PREPARED = 3 + 1
 _MOST_REQUEST, _MOST_ORDER, _MOST_PREPARED = 4096, 4 << 20, 1 << 16
 #: What timeout(1) ends with if it, or the command, was killed.
 _KILLED = -signal.SIGKILL, 128 + signal.SIGKILL
-_PREPARATION = (*RUN_MODULE, "drfd.launcher.slurm_root.preparation")
+_PREPARATION = without_rights("drfd.launcher.slurm_root.preparation")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

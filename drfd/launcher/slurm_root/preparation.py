@@ -4,13 +4,15 @@ is handed to sbatch: the script, the environment, the paths. sbatch is root's, s
 refuse all submissions but drfd's, and gets the user's variables as data only. The node opens the
 output files, as the user.
 
-    python -m drfd.launcher.slurm_root.preparation PAYLOAD_FD ENV_FD SCRIPT_FD <ORDER
+    python -m drfd.launcher.system.nobody drfd.launcher.slurm_root.preparation \\
+        PAYLOAD_FD ENV_FD SCRIPT_FD <ORDER
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pwd
 import shlex
 import sys
 from base64 import b64encode
@@ -19,20 +21,20 @@ from collections.abc import Mapping, Sequence
 from drfd.launcher.protocol import LaunchOrder, decode, read_order
 from drfd.launcher.runner import identity
 from drfd.launcher.runner.failures import of_error, unreadable
-from drfd.launcher.system.accounts import Denied, account, give_up_rights, groups_of
+from drfd.launcher.system.accounts import Denied
+from drfd.launcher.system.answers import account, groups_of
 from drfd.linux.sealed import read_sealed
 from drfd.payload import scripts, unpack
-from drfd.payload.environment import DEVICE_LISTS
+from drfd.payload.environment import DEVICE_LISTS, OPENMP, WAIT_POLICY
 from drfd.payload.unpack import LaunchPayload, output_path
 
 #: Descriptor of a submitted script, in the job.
 _SCRIPT_FD = 9
 
 
-def main(arguments: Sequence[str]) -> None:
-    own = os.getuid(), os.getgid()
-    give_up_rights()
-    payload_fd, env_fd, script_fd = map(int, arguments)
+def main(words: Sequence[str], own: tuple[int, int]) -> None:
+    """`own` is the uid and gid of the process that has the submission prepared."""
+    payload_fd, env_fd, script_fd = map(int, words)
     try:
         _, order = read_order(decode(bytes(read_sealed(0))))
         assert isinstance(order, LaunchOrder)
@@ -41,7 +43,7 @@ def main(arguments: Sequence[str]) -> None:
         payload = unpack.decode(bytes(read_sealed(payload_fd)))
         if payload.attach is not None:
             raise Denied("`drf run` and its terminal are on this machine, and its node is not")
-        env = without_slurms(identity.environment(user, order, payload))
+        env = without_slurms(environment(user, order, payload))
         if any(count for _, count in order.gres):
             # Slurm chooses them on the node, and names them there.
             for name in DEVICE_LISTS:
@@ -85,6 +87,20 @@ def script_of(payload: LaunchPayload) -> str:
     return "\n".join([*lines, ""])
 
 
+def environment(
+    user: pwd.struct_passwd, order: LaunchOrder, payload: LaunchPayload
+) -> dict[str, str]:
+    """Return the job's environment, as `environment` of user.h does."""
+    rules = identity.variables_of(order)
+    given = {
+        name: text for name, text in payload.env.items() if not f"{name}=".startswith(rules.hidden)
+    }
+    openmp = {} if OPENMP in given else rules.openmp
+    wait = {} if WAIT_POLICY in given else rules.wait
+    own = {"PWD": payload.cwd} | identity.own_variables(user, order)
+    return rules.defaults | openmp | wait | given | own
+
+
 def without_slurms(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables without those that Slurm's commands would take for options."""
     return {name: text for name, text in env.items() if not name.startswith(("SBATCH_", "SLURM_"))}
@@ -96,7 +112,3 @@ def _write(fd: int, text: str) -> None:
     left, done = memoryview(text.encode(errors="surrogateescape")), 0
     while done < len(left):
         done += os.pwrite(fd, left[done:], done)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -2,40 +2,29 @@
 
 The directory's modules (NSS) are code of others that reads what a server sends. So they run in no
 process of root's, nor in a copy of one that knows the secret of signatures: a program that is
-`nobody` asks, which the launcher executes once, and which has a copy of itself ready for each
-question, because the directory may never answer.
-
-    python -m drfd.launcher.system.accounts SOCKET
+`nobody` asks (`answers`), which the launcher executes once, and which has a copy of itself ready
+for each question, because the directory may never answer.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import pwd
 import selectors
-import signal
 import socket
 import subprocess
-import sys
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from drfd.launcher.system import process
 from drfd.launcher.system.background import BackgroundWork
-from drfd.linux import syscalls
-from drfd.linux.own_process import NOBODY, RUN_MODULE, be_killed_first, drop_rights
-from drfd.linux.sealed import receive
-from drfd.linux.user_database import look_up_name, written_name
+from drfd.launcher.system.nobody import without_rights
 
 #: A question: the seconds that the answer may take, what is asked, and of whom.
 Question: TypeAlias = Sequence[object]
 
-_PROGRAM = (*RUN_MODULE, "drfd.launcher.system.accounts")
+_PROGRAM = without_rights("drfd.launcher.system.answers")
 #: Longest answer that is read: an account with all the groups that Linux allows.
-_MOST_BYTES = 1 << 20
+MOST_BYTES = 1 << 20
 #: The highest uid that a user can have; the next number means "no uid".
 MOST_UID = (1 << 32) - 2
 
@@ -58,194 +47,6 @@ class NotAsked(DirectoryFailed):
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.error = OSError(number, os.strerror(number))
-
-
-# -- the process that asks --------------------------------------------------------------------
-
-
-def account(uid: int, name: str, own: tuple[int, int]) -> pwd.struct_passwd:
-    """Return the user's present entry, which may have changed since the job was submitted. `name`
-    is the account's name as drfd writes it (`written_name`), and `own` the launcher's uid and gid.
-    Raises Denied if the uid no longer belongs to it, since it may be another person's by now, and
-    DirectoryFailed if the directory cannot answer."""
-    is_self = uid == own[0]
-    try:
-        user = pwd.getpwuid(uid)
-    except KeyError:
-        if is_self:
-            # In containers a uid may have no account; the user's own daemon needs none.
-            return pwd.struct_passwd((str(uid), "", *own, "", "/", "/bin/sh"))
-        _insist_on_an_answer(uid)
-        raise Denied(f"there is no user with uid {uid} any more") from None
-    if written_name(user.pw_name) != name and not is_self:
-        raise Denied(f"the account {name} no longer has uid {uid}")
-    return user
-
-
-def insist_on_root_for(user: pwd.struct_passwd, own_uid: int) -> None:
-    """Raise Denied if a launcher with this uid cannot become the user, because it is another
-    one's."""
-    if own_uid not in (0, user.pw_uid):
-        raise Denied(f"this launcher runs as uid {own_uid} and cannot become {user.pw_uid}")
-
-
-def _insist_on_an_answer(uid: int) -> None:
-    """Raise DirectoryFailed unless it is certain that a uid has no account."""
-    if uid > MOST_UID:
-        return
-    try:
-        has_appeared = syscalls.has_account(uid)
-    except OSError as error:
-        raise DirectoryFailed(error.errno or errno.EIO) from None
-    if has_appeared:
-        raise DirectoryFailed(errno.EAGAIN)
-
-
-def groups_of(user: pwd.struct_passwd, expected: Iterable[int] = ()) -> list[int]:
-    """Return the user's present groups. Raises DirectoryFailed if an `expected` group is missing
-    and the directory cannot answer what it is: getgrouplist silently omits groups that the
-    directory cannot name now."""
-    try:
-        groups = os.getgrouplist(user.pw_name, user.pw_gid)
-    except UnicodeEncodeError:
-        groups = syscalls.groups_of(os.fsencode(user.pw_name), user.pw_gid)
-    for gid in {*expected}.difference(groups):
-        try:
-            syscalls.has_group(gid)
-        except OSError as error:
-            raise DirectoryFailed(error.errno or errno.EIO) from None
-    return groups
-
-
-def _found(uid: int, name: str, expected: list[int], own: tuple[int, int]) -> list[object]:
-    """Return the account and its groups, which only root can give a job, or why not."""
-    try:
-        user = account(uid, name, own)
-        insist_on_root_for(user, own[0])
-        return [list(user), groups_of(user, expected) if own[0] == 0 else []]
-    except Denied as error:
-        return [str(error)]
-    except DirectoryFailed as error:
-        return [error.errno]
-
-
-def _name_of(uid: int, own: tuple[int, int]) -> str | None:
-    """Return the account's name, or None if there is none. The launcher's own uid may have no
-    account, as in containers; then its name is the number."""
-    try:
-        name = look_up_name(uid)
-    except OSError:
-        if uid != own[0]:
-            raise
-        name = None
-    return str(uid) if name is None and uid == own[0] else name
-
-
-def _entry_of(name: str) -> list[object] | None:
-    try:
-        return list(pwd.getpwnam(name))
-    except KeyError:
-        return None
-
-
-def answer_to(question: Question, own: tuple[int, int]) -> object:
-    match question:
-        case [_, "account", int(uid), str(name), list(expected)]:
-            return _found(uid, name, expected, own)
-        case [_, "name", int(uid)]:
-            return _name_of(uid, own)
-        case [_, "entry", str(name)]:
-            return _entry_of(name)
-    raise ValueError(question)
-
-
-def main(words: Sequence[str]) -> None:
-    """Answer the questions that come by a socket, whose number is given, or the one that comes by
-    standard input."""
-    own = os.getuid(), os.getgid()
-    give_up_rights()
-    if not words:
-        sys.stdout.write(json.dumps(answer_to(json.load(sys.stdin), own)))
-        return
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    is_asked = False
-    with socket.socket(fileno=int(words[0])) as questions:
-        while _has_more(questions):
-            try:
-                _fork_answerer(questions, own)
-                is_asked = False
-            except OSError as error:
-                if is_asked:
-                    _refuse(questions, error)
-                # Tried again when a question has come.
-                is_asked = not is_asked and bool(questions.recv(1, socket.MSG_PEEK))
-
-
-def _has_more(questions: socket.socket) -> bool:
-    try:
-        return bool(questions.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
-    except BlockingIOError:
-        return True
-
-
-def _fork_answerer(questions: socket.socket, own: tuple[int, int]) -> None:
-    """Fork the process that answers the next question, before it comes: a fork takes milliseconds,
-    in which a job would wait. Returns when it has its question. Raises OSError."""
-    asker = os.getpid()
-    out, into = os.pipe()
-    try:
-        if os.fork() == 0:
-            try:
-                process.die_with(asker)
-                os.close(out)
-                fds = receive(questions, 1, 2)[1]
-                questions.close()
-                os.close(into)
-                if len(fds) == 2:
-                    _answer(fds[0], fds[1], own)
-            finally:
-                os._exit(0)
-        os.close(into)
-        into = -1
-        os.read(out, 1)
-    finally:
-        os.close(out)
-        if into >= 0:
-            os.close(into)
-
-
-def _refuse(questions: socket.socket, error: OSError) -> None:
-    """Say of the next question that nobody can be asked now."""
-    fds = receive(questions, 1, 2)[1]
-    if fds:
-        os.ftruncate(fds[0], 0)
-        os.pwrite(fds[0], json.dumps({"not_asked": error.errno}).encode(), 0)
-    for fd in fds:
-        os.close(fd)
-
-
-def _answer(fd: int, done_fd: int, own: tuple[int, int]) -> None:
-    """Replace the question in a file by its answer."""
-    question = json.loads(os.pread(fd, _MOST_BYTES, 0))
-    os.ftruncate(fd, 0)
-    signal.alarm(question[0])
-    os.pwrite(fd, json.dumps(answer_to(question, own)).encode(), 0)
-    os.close(done_fd)
-
-
-def give_up_rights() -> None:
-    with suppress(OSError):
-        be_killed_first()
-    if os.getuid() == 0:
-        try:
-            drop_rights(NOBODY, NOBODY, [])
-        except OSError:
-            # A container may have no other uid than root's.
-            syscalls.set_capabilities(syscalls.Capabilities(0, 0, 0))
-    syscalls.set_no_new_privileges()
-
-
-# -- who has questions ------------------------------------------------------------------------
 
 
 class AccountProcess:
@@ -312,7 +113,7 @@ class AccountProcess:
     ) -> None:
         self._selector.unregister(out)
         os.close(out)
-        data = os.pread(fd, _MOST_BYTES, 0)
+        data = os.pread(fd, MOST_BYTES, 0)
         os.close(fd)
         try:
             answer = json.loads(data)
@@ -331,7 +132,3 @@ def ask_once(*question: object) -> object:
         return json.loads(done.stdout)
     except ValueError:
         return None
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

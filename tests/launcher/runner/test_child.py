@@ -26,7 +26,8 @@ from drfd.launcher.runner.starter.program import needed_capabilities
 from drfd.launcher.system import process
 from drfd.launcher.system.process import count_of_user
 from drfd.linux import syscalls
-from drfd.payload.unpack import may_be_output, output_path, output_signs
+from drfd.payload.signs import output_signs
+from drfd.payload.unpack import may_be_output, output_path
 from kernel import empty_cgroup
 from launcher.rig import (
     UNTIL_GO,

@@ -17,7 +17,8 @@ import pytest
 
 from drfd.launcher.protocol import AttemptLimits
 from drfd.launcher.runner import identity, inheritance
-from drfd.launcher.system import accounts
+from drfd.launcher.slurm_root.preparation import environment
+from drfd.launcher.system import answers
 from drfd.launcher.system.accounts import AccountProcess, Denied, DirectoryFailed
 from drfd.launcher.system.background import BackgroundWork
 from drfd.linux import syscalls
@@ -35,7 +36,7 @@ def alice(shell: str = "/bin/zsh") -> pwd.struct_passwd:
 
 def surroundings(asked: Asked) -> dict[str, str]:
     """The environment of alice's job."""
-    return identity.environment(alice(), asked.order, asked.content)
+    return environment(alice(), asked.order, asked.content)
 
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root: cannot become anybody")
@@ -44,7 +45,7 @@ as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root: cannot become a
 def run(code: str, *words: object) -> object:
     """What `code` prints as JSON, in a process of its own."""
     setup = "import json, os, pwd, resource\nfrom drfd.linux import syscalls\n"
-    setup += "from drfd.launcher.system import accounts\n"
+    setup += "from drfd.launcher.system import answers\n"
     setup += "from drfd.linux.own_process import drop_rights\n"
     setup += "from drfd.launcher.runner import identity, inheritance\n"
     done = subprocess.run(python(setup + code, *words), capture_output=True, text=True, timeout=60)
@@ -68,23 +69,23 @@ def test_an_account_whose_name_is_not_utf_8_is_found(monkeypatch):
     entry = next(each for each in pwd.getpwall() if each.pw_uid != os.getuid())
     raw = os.fsdecode(b"m\xfcller")
     monkeypatch.setattr(pwd, "getpwuid", lambda _: pwd.struct_passwd((raw, *entry[1:])))
-    user = accounts.account(entry.pw_uid, r"m\xfcller", OWN)
+    user = answers.account(entry.pw_uid, r"m\xfcller", OWN)
     assert user.pw_name == raw
-    assert accounts.groups_of(user) == [entry.pw_gid]
+    assert answers.groups_of(user) == [entry.pw_gid]
 
 
 def test_an_account_that_has_another_name_by_now_is_denied():
     """The queued jobs of a deleted account ran as whoever got its uid next."""
     entry = next(each for each in pwd.getpwall() if each.pw_uid != os.getuid())
     with pytest.raises(Denied, match=f"the account gone no longer has uid {entry.pw_uid}"):
-        accounts.account(entry.pw_uid, "gone", OWN)
+        answers.account(entry.pw_uid, "gone", OWN)
 
 
 @pytest.mark.parametrize("uid", [3_999_999_999, (1 << 32) - 1, 1 << 32, 1 << 64])
 def test_a_uid_without_account_is_denied(uid):
     """Among them the number that setresuid(2) takes for "leave it as it is"."""
     with pytest.raises(Denied, match=f"no user with uid {uid} any more"):
-        accounts.account(uid, "alice", OWN)
+        answers.account(uid, "alice", OWN)
 
 
 def test_a_directory_that_cannot_say_does_not_deny(monkeypatch):
@@ -96,17 +97,17 @@ def test_a_directory_that_cannot_say_does_not_deny(monkeypatch):
 
     monkeypatch.setattr(syscalls, "has_account", has_account)
     with pytest.raises(DirectoryFailed, match="Connection refused"):
-        accounts.account(os.getuid() + 1, "alice", OWN)
+        answers.account(os.getuid() + 1, "alice", OWN)
 
 
 def test_our_own_bare_uid_will_do_and_nobody_elses(monkeypatch):
     """In a container there may be no name for it."""
     without_account(monkeypatch)
-    mine = accounts.account(os.getuid(), "alice", OWN)
+    mine = answers.account(os.getuid(), "alice", OWN)
     assert (mine.pw_name, mine.pw_uid) == (str(os.getuid()), os.getuid())
     assert (mine.pw_gid, mine.pw_shell) == (os.getgid(), "/bin/sh")
     with pytest.raises(Denied):
-        accounts.account(os.getuid() + 1, "alice", OWN)
+        answers.account(os.getuid() + 1, "alice", OWN)
 
 
 class Directory:
@@ -116,7 +117,7 @@ class Directory:
         self._said = place / "said"
         code = (
             "import errno, json, os, pwd, time\n"
-            "from drfd.launcher.system import accounts\n"
+            "from drfd.launcher.system import answers, nobody\n"
             "from drfd.linux import syscalls\n"
             f"said = os.open({str(self._said)!r}, os.O_RDONLY)\n"
             "def says(): return json.loads(os.pread(said, 1 << 16, 0))\n"
@@ -127,7 +128,9 @@ class Directory:
         )
         self._values: dict[str, object] = {}
         self.says(user=list(alice()), groups=[1001], has_group=True)
-        program = python(f"{code}{patch}\naccounts.main(sys.argv[1:])")
+        program = python(
+            f"{code}{patch}\nnobody.main('drfd.launcher.system.answers', *sys.argv[1:])"
+        )
         self._selector = selectors.DefaultSelector()
         work = BackgroundWork(self._selector)
         self._accounts = AccountProcess(work, self._selector, program)
@@ -200,7 +203,7 @@ def test_a_directory_that_hangs_is_given_up(open_directory, monkeypatch):
 )
 def test_an_answer_about_somebody_else_is_none(open_directory, entry):
     """A module may be led astray by its server, and root would believe it."""
-    directory = open_directory("accounts._found = lambda *asked: [says()['user'], []]")
+    directory = open_directory("answers._found = lambda *asked: [says()['user'], []]")
     directory.says(user=entry)
     with pytest.raises(DirectoryFailed):
         directory.look_up(1001, "alice")
@@ -219,7 +222,7 @@ def test_a_process_that_is_killed_while_it_asks_is_replaced(open_directory):
 def test_the_directory_is_asked_without_any_right(open_directory):
     """Its modules ran as root, beside the secret by which every user's jobs are signed."""
     seen = "syscalls.capabilities().permitted, [*os.getresuid()], os.listdir('/proc/self/fd')"
-    directory = open_directory(f"accounts._found = lambda *asked: [json.dumps([{seen}])]")
+    directory = open_directory(f"answers._found = lambda *asked: [json.dumps([{seen}])]")
     with pytest.raises(Denied) as found:
         directory.look_up(1001, "alice")
     permitted, uids, fds = json.loads(str(found.value))
@@ -295,7 +298,7 @@ BECOME = """
 os.setgroups([0, 4, 24])
 user = pwd.struct_passwd(("x", "x", 64321, 64320, "", "/", "/bin/sh"))
 os.getgrouplist = lambda name, gid: [gid, 54321, 54322]
-groups = accounts.groups_of(user)
+groups = answers.groups_of(user)
 drop_rights(user.pw_uid, identity.gid_of(user, groups, int(sys.argv[1])), groups)
 status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines())
 def refused(call, *args):
