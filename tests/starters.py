@@ -7,7 +7,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from drfd.launcher.runner.starter.sources import FLAGS, PROGRAM, NotCompiled, compile_starter
+from drfd.launcher.runner.starter.compiler import FLAGS, NotCompiled, compile_starter
+from drfd.launcher.runner.starter.sources import PROGRAM
 from failing import VARIABLE
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 
 from drfd.common.errors import ConfigError
-from drfd.payload.environment import config_directory
+from drfd.payload.submitter import config_directory
 from drfd.protocol.job_options import OPTIONS, options_of
 
 TYPE_CHECKING = False

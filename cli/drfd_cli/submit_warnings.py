@@ -10,8 +10,9 @@ import os
 
 from drfd.client.option_values import read as read_value
 from drfd.common.errors import Refused
-from drfd.payload.environment import DEFAULT_PATH, output_directory
+from drfd.payload.environment import DEFAULT_PATH
 from drfd.payload.pack import usual_output
+from drfd.payload.submitter import output_directory
 from drfd.protocol.job_options import OPTIONS
 
 TYPE_CHECKING = False

@@ -21,7 +21,7 @@ from drfd.client.values import JobInfo, Shares, Snapshot, UsagePoints
 from drfd.client.words import Gres, Ref, parse_id, parse_ids, parse_signal
 from drfd.common.errors import BY_KIND, DrfdError, Refused
 from drfd.common.units import parse_duration, parse_memory
-from drfd.payload.environment import as_given, capture
+from drfd.payload.submitter import as_given, capture
 from drfd.protocol.job_options import BY_KEY, OPTIONS
 
 #: Jobs, arrays, and tasks: 42, "42_7", "3-7,9", a `JobInfo`, or several of these.

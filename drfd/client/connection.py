@@ -17,9 +17,9 @@ from time import time_ns
 
 from drfd.common.errors import BY_KIND, DrfdError, Refused, Unavailable
 from drfd.linux.unix_sockets import at_socket, peer_of
-from drfd.payload.environment import SOCKET, SYSTEM_SOCKET, addressed, user_socket
 from drfd.payload.pack import of_request
 from drfd.payload.signature import digest_of, proof_of, read_key
+from drfd.payload.submitter import SOCKET, SYSTEM_SOCKET, addressed, user_socket
 from drfd.protocol.codec import MAX_REQUEST_BYTES, VERSION, Message, decode, encode_request
 
 TYPE_CHECKING = False

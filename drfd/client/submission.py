@@ -10,8 +10,8 @@ import os
 
 from drfd.client.option_values import fields_of
 from drfd.common.errors import Refused
-from drfd.payload.environment import config_directory, output_directory
 from drfd.payload.pack import output_fields
+from drfd.payload.submitter import config_directory, output_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

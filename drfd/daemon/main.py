@@ -28,7 +28,7 @@ from drfd.host.measurements import read_machine
 from drfd.launcher.settings import account_of, system_uids
 from drfd.linux import own_process, service
 from drfd.linux.listening import ListeningSocket
-from drfd.payload.environment import user_socket
+from drfd.payload.submitter import user_socket
 from drfd.slurm.files import NAMES
 
 log = logging.getLogger("drfd")

@@ -50,7 +50,7 @@ _BPF_ATTR_BYTES = 256
 #: Programs that one cgroup can have for one purpose (BPF_CGROUP_MAX_PROGS in the kernel).
 _BPF_MOST_PROGRAMS = 64
 
-#: Call → its number, for each architecture that jobs can be started on (`starter.sources`).
+#: Call → its number, for each architecture that jobs can be started on (`starter.compiler`).
 _NUMBERS: dict[str, dict[str, int]] = {
     "keyctl": {"x86_64": 250, "aarch64": 219},
     "bpf": {"x86_64": 321, "aarch64": 280},

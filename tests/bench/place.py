@@ -35,7 +35,8 @@ import drfd
 import drfd_cli
 from drfd.client.connection import Connection
 from drfd.daemon.spawn import group_for
-from drfd.launcher.runner.starter.sources import PROGRAM, NotCompiled, compile_starter
+from drfd.launcher.runner.starter.compiler import NotCompiled, compile_starter
+from drfd.launcher.runner.starter.sources import PROGRAM
 from instance import (
     CONFIG,
     Instance,

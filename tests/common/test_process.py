@@ -28,7 +28,7 @@ from drfd.common.errors import (
     Unavailable,
 )
 from drfd.common.journald import Entries, about, entry
-from drfd.payload.environment import user_socket
+from drfd.payload.submitter import user_socket
 
 # -- errors ------------------------------------------------------------------------------------
 

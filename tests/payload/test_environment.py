@@ -10,15 +10,8 @@ from hypothesis import given as for_all
 from hypothesis import strategies as some
 
 from drfd.common import paths
-from drfd.payload.environment import (
-    SYSTEM_SOCKET,
-    addressed,
-    capture,
-    is_secret,
-    may_hide,
-    may_set,
-    thread_defaults,
-)
+from drfd.payload.environment import may_hide, may_set, thread_defaults
+from drfd.payload.submitter import SYSTEM_SOCKET, addressed, capture, is_secret
 
 #: The rules as patterns.
 SECRET = re.compile(
@@ -108,7 +101,7 @@ def test_a_job_gets_the_address_of_its_daemon_unless_that_is_the_systems(monkeyp
 def test_what_python_adds_to_its_environment_is_not_the_submitters(given):
     """In the C locale it sets LC_CTYPE (PEP 538)."""
     program = (
-        "import os; from drfd.payload.environment import as_given;"
+        "import os; from drfd.payload.submitter import as_given;"
         " print(os.environ.get('LC_CTYPE'), as_given(os.environ).get('LC_CTYPE'))"
     )
     done = subprocess.run(

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import click
 
 from drfd.common.errors import Refused
-from drfd.payload.environment import output_directory
+from drfd.payload.submitter import output_directory
 from drfd.protocol.job_options import options_of
 from drfd_cli import output
 from drfd_cli.options import connect

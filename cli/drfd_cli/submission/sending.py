@@ -12,7 +12,7 @@ import os
 from drfd.client.connection import choose, new_key
 from drfd.client.submission import submission
 from drfd.common.errors import Refused
-from drfd.payload.environment import ATTACHED, as_given, capture
+from drfd.payload.submitter import ATTACHED, as_given, capture
 from drfd_cli.submission import job_line
 from drfd_cli.submission.job_line import WrongWords, say
 from drfd_cli.submit_warnings import warnings_about

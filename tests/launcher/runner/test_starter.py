@@ -28,17 +28,11 @@ from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment, AttemptLimits
 from drfd.launcher.runner import failures
 from drfd.launcher.runner.starter import layout, plan
+from drfd.launcher.runner.starter.compiler import NotCompiled, compile_starter, machine_of
 from drfd.launcher.runner.starter.layout import OwnPlan, SharedPlan
 from drfd.launcher.runner.starter.plan import JobStart, Plans
 from drfd.launcher.runner.starter.program import SYS_RESOURCE, open_starter
-from drfd.launcher.runner.starter.sources import (
-    HERE,
-    SOURCES,
-    NotCompiled,
-    compile_starter,
-    fingerprint,
-    machine_of,
-)
+from drfd.launcher.runner.starter.sources import HERE, SOURCES, fingerprint
 from drfd.launcher.system.accounts import DirectoryFailed
 from drfd.linux import syscalls
 from drfd.payload import unpack

@@ -30,21 +30,20 @@ class StarterHook(BuildHookInterface):  # type: ignore[misc]  # hatchling is the
     def dependencies(self) -> list[str]:
         needed = [*self.metadata.core.dependencies, *_MANUAL]
         with tempfile.TemporaryDirectory(prefix="drfd-starter-") as place:
-            sources = _sources(self.root)
+            compiler = _module(self.root, "compiler")
             try:
-                sources.compile_starter(Path(place, sources.PROGRAM.name))
-            except sources.NotCompiled:
-                needed.append(sources.ZIG)
+                compiler.compile_starter(Path(place, "trial"))
+            except compiler.NotCompiled:
+                needed.append(compiler.ZIG)
         return needed
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        sources = _sources(self.root)
-        program = sources.PROGRAM
+        compiler, program = _module(self.root, "compiler"), _module(self.root, "sources").PROGRAM
         # It is removed with this object.
         self._place = tempfile.TemporaryDirectory(prefix="drfd-build-")
         if version != "editable":
             program = Path(self._place.name, program.name)
-        sources.compile_starter(program)
+        compiler.compile_starter(program)
         if version != "editable":
             build_data["force_include"][str(program)] = f"{_HERE}/{program.name}"
         share = Path(self._place.name, "share")
@@ -53,10 +52,10 @@ class StarterHook(BuildHookInterface):  # type: ignore[misc]  # hatchling is the
         build_data["shared_data"][str(share)] = "share"
         build_data["pure_python"] = False
         # Any Python 3 will do, and any C library: the program is linked to none.
-        build_data["tag"] = f"py3-none-manylinux_2_17_{sources.machine_of(program)}"
+        build_data["tag"] = f"py3-none-manylinux_2_17_{compiler.machine_of(program)}"
 
 
-def _sources(root: str) -> Any:
+def _module(root: str, name: str) -> Any:
     """Return a module of drfd's that needs nothing but Python."""
     sys.path.insert(0, root)
-    return import_module("drfd.launcher.runner.starter.sources")
+    return import_module(f"drfd.launcher.runner.starter.{name}")
