@@ -447,7 +447,7 @@ class Bench:
             drains=self.ledger.drains,
         )
         assert tables(rebuilt) == tables(self.ledger), "the live jobs give other books"
-        pairs = zip(self.ledger.allocated, self.rules.shares.capacity, strict=True)
+        pairs = zip(self.ledger.allocated.sums, self.rules.shares.capacity, strict=True)
         assert all(0 <= booked <= room for booked, room in pairs), "more is booked than there is"
 
 

@@ -24,7 +24,7 @@ from drfd.common.strict_table import suggestion
 from drfd.core.fairness.share_tree import FairShare, NodeRule
 from drfd.core.ledger.queue import LeafQueue, Line
 from drfd.core.model.job import ROOT
-from drfd.core.model.machine import Vector
+from drfd.core.model.machine import FreeResources, Vector
 from drfd.core.scheduling import policies
 from drfd.core.scheduling.policies import PassInput
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
@@ -361,7 +361,7 @@ def _launched(
         owners += [leaf] * count
     given = PassInput(
         wait_index=WaitIndex(LeafTables(queues=queues, used={}, shares=shares)),
-        free=capacity,
+        free=FreeResources(capacity),
     )
     policy = spec.policy or POLICIES[0]
     done = policies.POLICIES[_PASSES.get(policy, policy)](given)

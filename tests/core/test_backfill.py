@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import combinations
+from operator import itemgetter
 from random import Random
 from typing import NamedTuple
 
@@ -46,15 +47,14 @@ from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.fairness.share_tree import FairShare
 from drfd.core.model.job import ROOT
 from drfd.core.model.machine import (
-    Placed,
-    Room,
+    Allocation,
+    FreeResources,
     SharedInstances,
     Vector,
     fits,
     minus,
     not_negative,
     plus,
-    total,
 )
 from drfd.core.scheduling.backfill import PassContext, Reservation, allows, shadow
 from drfd.core.scheduling.policies import Plan
@@ -151,7 +151,7 @@ class Clock(ABC):
             if job_id in self.waiting
         }
 
-    def context(self, held: Mapping[int, Vector]) -> PassContext:
+    def context(self, held: Mapping[int, Allocation]) -> PassContext:
         patience_s, drain_after_s, depth, passes, allowance_s = self._patience
         return PassContext(
             now_s=self.now_s,
@@ -162,7 +162,9 @@ class Clock(ABC):
                 passes=passes,
                 allowance_s=allowance_s,
             ),
-            ends=lambda: sorted((self.guess_s(each), each, held[each]) for each in held),
+            ends=lambda: sorted(
+                [(self.guess_s(each), each, held[each]) for each in held], key=itemgetter(0, 1)
+            ),
             since_s=lambda job_id: self.came_s[job_id],
             length_s=lambda job_id: self.asks[job_id].guess_s,
             entry=lambda job_id: (
@@ -225,7 +227,9 @@ class TreeMachine(Clock):
             used=self.view.held,
             free=self.state().free,
             shares=fair_share(self.tree),
-            pass_context=self.context({each: self.asks[each].demand for each in self.running}),
+            pass_context=self.context(
+                {each: Allocation(self.asks[each].demand) for each in self.running}
+            ),
         )
 
 
@@ -331,7 +335,8 @@ def test_each_pass_is_what_the_slow_pass_says(stream):
         kept = slow.kept
         assert kept == [
             Kept(
-                each.job_id, each.within, each.start_s, each.extras, each.is_drain,
+                each.job_id, each.within, each.start_s,
+                {path: extra.sums for path, extra in each.extras.items()}, each.is_drain,
                 each.due_s,
             )
             for each in all_reserved(done)
@@ -466,7 +471,7 @@ def test_after_each_pass_nothing_waits_that_the_reservation_allows(stream):
         if done.is_cut:
             continue
         state = machine.state()
-        assert done.free == state.free
+        assert done.free.sums == state.free
         assert all(amount >= 0 for amount in state.free)
         for job_id, ask in state.waiting.items():
             if not fits_now(state, job_id):
@@ -494,7 +499,7 @@ def hurts(state: Pass, kept: Reservation, path: str, job_id: int, now_s: float) 
     left = [max(0, there - asked) for there, asked in zip(room, kept.demand, strict=True)]
     if kept.is_drain and not within(ask.demand, left):
         return True
-    return now_s + ask.length_s > kept.start_s and not within(ask.demand, kept.extras[path])
+    return now_s + ask.length_s > kept.start_s and not within(ask.demand, kept.extras[path].sums)
 
 
 # -- on machines of other kinds --------------------------------------------------------------------
@@ -503,8 +508,8 @@ NOTHING = (0, 0)
 
 
 class Stream(NamedTuple):
-    #: What is free without jobs: a vector, or a room of nodes or GPUs.
-    room: Vector
+    #: What is free without jobs.
+    room: FreeResources
     arrivals: Sequence[Arrival]
     patience: Patience
 
@@ -514,29 +519,32 @@ class Machine(Clock):
         super().__init__(stream.arrivals, stream.patience)
         self.room = stream.room
         #: What each job holds, or held, that has been started.
-        self._held: dict[int, Vector] = {}
+        self._held: dict[int, Allocation] = {}
 
     @property
-    def held(self) -> dict[int, Vector]:
-        return {job_id: self._held.get(job_id, self.asks[job_id].demand) for job_id in self.running}
+    def held(self) -> dict[int, Allocation]:
+        return {
+            job_id: self._held.get(job_id, Allocation(self.asks[job_id].demand))
+            for job_id in self.running
+        }
 
     @property
-    def free(self) -> Vector:
+    def free(self) -> FreeResources:
         free = self.room
         for each in self.held.values():
-            free = minus(free, each)
+            free -= each
         return free
 
     def make_pass(self) -> Plan:
         used: dict[str, Vector] = {}
         for job_id, held in self.held.items():
             leaf = self.asks[job_id].leaf
-            used[leaf] = plus(used.get(leaf, (0,) * len(self.room)), held)
+            used[leaf] = plus(used.get(leaf, (0,) * len(held.sums)), held.sums)
         done = plan(
             queues=queues_of(self.queued()),
             used=used,
             free=self.free,
-            shares=FairShare(tuple(self.room), {}),
+            shares=FairShare(self.room.sums, {}),
             pass_context=self.context(self.held),
         )
         self._held |= {job_id: start.held for job_id, start in done.starts.items()}
@@ -545,7 +553,11 @@ class Machine(Clock):
 
 @some.composite
 def streams(
-    draw: some.DrawFn, room: Vector, demands: some.SearchStrategy[Vector], *, exact: bool = False
+    draw: some.DrawFn,
+    room: FreeResources,
+    demands: some.SearchStrategy[Vector],
+    *,
+    exact: bool = False,
 ) -> Stream:
     """`exact`: estimates are right. Of jobs of one user with the same demand a pass looks at the
     first, so that the same demand has the same estimate."""
@@ -573,25 +585,25 @@ class Kind(NamedTuple):
     #: Has the machine a place for the job, now and beside each reservation?
     has_place: Callable[[Machine, int, Sequence[Reservation]], bool]
     #: The parts of an amount: itself, that of each node, or of each GPU.
-    parts: Callable[[Vector], Sequence[Vector]]
+    parts: Callable[[Allocation | FreeResources], Sequence[Vector]]
 
 
 def plain_streams(exact: bool) -> some.SearchStrategy[Stream]:
     amounts = some.tuples(some.integers(0, 8), some.integers(0, 8))
-    return streams((8, 8), amounts, exact=exact)
+    return streams(FreeResources((8, 8)), amounts, exact=exact)
 
 
 def has_plain_place(machine: Machine, job_id: int, reservations: Sequence[Reservation]) -> bool:
     ask, free = machine.asks[job_id], machine.free
     end_s = machine.now_s + ask.guess_s
     beside = all(allows(each, ask.demand, end_s, free) for each in reservations)
-    return fits(ask.demand, free) and beside
+    return free.fits(ask.demand) and beside
 
 
-def node_room(*capacity: Vector) -> Room:
+def node_room(*capacity: Vector) -> FreeResources:
     """Nodes without jobs."""
     nodes = {f"n{at}": each for at, each in enumerate(capacity)}
-    return Room(map(sum, zip(*capacity, strict=True)), nodes, nodes)
+    return FreeResources(tuple(map(sum, zip(*capacity, strict=True))), nodes, nodes)
 
 
 @some.composite
@@ -605,15 +617,13 @@ def node_streams(draw: some.DrawFn, exact: bool) -> Stream:
     return draw(streams(node_room(*capacity), some.one_of(below), exact=exact))
 
 
-def on_nodes(vector: Vector, names: Sequence[str]) -> list[Vector]:
-    there = vector.nodes if isinstance(vector, Placed) else {}
-    return [there.get(name, NOTHING) for name in names]
+def on_nodes(amount: Allocation | FreeResources, names: Sequence[str]) -> list[Vector]:
+    return [amount.nodes.get(name, NOTHING) for name in names]
 
 
 def has_node(machine: Machine, job_id: int, reservations: Sequence[Reservation]) -> bool:
     """Whether one node has enough free for the job, now and beside each reservation."""
     ask, free = machine.asks[job_id], machine.free
-    assert isinstance(free, Room)
     names, end_s = list(free.nodes), machine.now_s + ask.guess_s
     rows = [on_nodes(free, names)]
     for each in reservations:
@@ -630,12 +640,13 @@ def has_node(machine: Machine, job_id: int, reservations: Sequence[Reservation])
 CORES, SIZE = 12, 8
 
 
-def gpu_room(gpus: int) -> Room:
+def gpu_room(gpus: int) -> FreeResources:
     """A machine without jobs."""
     names = tuple(map(str, range(gpus)))
     shared = SharedInstances(axis=1, size=SIZE, names=names, places={})
     amounts = (CORES, gpus * SIZE)
-    return Room(amounts, {"": amounts + (SIZE,) * gpus}, shared=shared)
+    nodes = {"": amounts + (SIZE,) * gpus}
+    return FreeResources(amounts, nodes, nodes, shared)
 
 
 def gpu_streams(exact: bool) -> some.SearchStrategy[Stream]:
@@ -649,23 +660,23 @@ def gpu_streams(exact: bool) -> some.SearchStrategy[Stream]:
     return some.integers(1, 4).flatmap(of)
 
 
-def parts_of(vector: Vector, count: int) -> Vector:
-    return (vector.parts("") if isinstance(vector, Placed) else ()) or (0,) * count
+def parts_of(amount: Allocation | FreeResources, count: int) -> Vector:
+    return amount.nodes.get("", ())[len(amount.sums) :] or (0,) * count
 
 
 def has_gpus(machine: Machine, job_id: int, reservations: Sequence[Reservation]) -> bool:
     """Whether GPUs suffice for the job that have enough free, now and beside each reservation."""
     ask, free = machine.asks[job_id], machine.free
-    assert isinstance(free, Room)
-    end_s, count = machine.now_s + ask.guess_s, len(free.parts(""))
-    cores, parts = [free[0]], [free.parts("")]
+    end_s, of_gpus = machine.now_s + ask.guess_s, parts_of(free, 0)
+    count = len(of_gpus)
+    cores, parts = [free.sums[0]], [of_gpus]
     for each in reservations:
         if each.is_drain:
-            cores.append(max(0, free[0] - each.held[0]))
+            cores.append(max(0, free.sums[0] - each.held.sums[0]))
             kept = parts_of(each.held, count)
-            parts.append(tuple([a - b for a, b in zip(free.parts(""), kept, strict=True)]))
+            parts.append(tuple([a - b for a, b in zip(of_gpus, kept, strict=True)]))
         if end_s > each.start_s:
-            cores.append(each.extra[0])
+            cores.append(each.extra.sums[0])
             parts.append(parts_of(each.extra, count))
     of_each = [min(column) for column in zip(*parts, strict=True)]
     asked, memory = ask.demand
@@ -676,12 +687,12 @@ def has_gpus(machine: Machine, job_id: int, reservations: Sequence[Reservation])
     return sum(part >= SIZE for part in of_each) * SIZE >= memory
 
 
-def parts_on_nodes(amount: Vector) -> Sequence[Vector]:
-    return [amount, *amount.nodes.values()] if isinstance(amount, Placed) else [amount]
+def parts_on_nodes(amount: Allocation | FreeResources) -> Sequence[Vector]:
+    return [amount.sums, *amount.nodes.values()]
 
 
 KINDS = {
-    "plain": Kind(plain_streams, has_plain_place, lambda amount: [amount]),
+    "plain": Kind(plain_streams, has_plain_place, parts_on_nodes),
     "nodes": Kind(node_streams, has_node, parts_on_nodes),
     "gpus": Kind(gpu_streams, has_gpus, parts_on_nodes),
 }
@@ -733,12 +744,12 @@ def assert_nothing_is_given_twice(kind: Kind, stream: Stream) -> None:
     machine = Machine(stream)
     for done in machine.passes():
         free = machine.free
-        assert not isinstance(free, Room) or free == free.without()
+        assert free == free.without()
         for amount in (free, *(each.extra for each in done.reservations)):
             assert all(min(part, default=0) >= 0 for part in kind.parts(amount))
         for held in machine.held.values():
-            if isinstance(held, Placed):
-                assert [each[: len(held)] for each in held.nodes.values()] == [tuple(held)]
+            if held.nodes:
+                assert [each[: len(held.sums)] for each in held.nodes.values()] == [held.sums]
 
 
 @EACH_KIND
@@ -790,19 +801,28 @@ def test_a_closed_node_counts_as_none(data):
     stream = data.draw(streams(whole.without(["n0"]), some.one_of(below)))
     names = [f"n{at}" for at in range(1, len(others) + 1)]
     nodes = dict(zip(names, others, strict=True))
-    alone = Room(map(sum, zip(*others, strict=True)), nodes, nodes)
+    alone = FreeResources(tuple(map(sum, zip(*others, strict=True))), nodes, nodes)
     closed, without = Machine(stream), Machine(stream._replace(room=alone))
     for found, wanted in zip(closed.passes(), without.passes(), strict=True):
         assert found.admitted == wanted.admitted
         assert closed.held == without.held
-        assert found.reservations == wanted.reservations
+        assert [comparable(each) for each in found.reservations] == [
+            comparable(each) for each in wanted.reservations
+        ]
+
+
+def comparable(reservation: Reservation) -> tuple[object, ...]:
+    """Without what closed nodes have."""
+    extra, held = reservation.extra, reservation.held
+    return reservation.job_id, reservation.start_s, held, extra.sums, extra.nodes
 
 
 def test_a_small_job_that_is_late_itself_is_reserved_for_beside_a_big_one_of_a_whole_node():
     free, whole = node_room((10, 10)), (10, 10)
+    held = Allocation(whole, {"n0": whole})
     big = Reservation(
-        job_id=1, leaf="root.a", demand=whole, held=Placed(whole, {"n0": whole}), start_s=5.0,
-        end_s=9.0, extras={ROOT: minus(free, free)}, due_s=5.0, passes=Fraction(1, 10),
+        job_id=1, leaf="root.a", demand=whole, held=held, start_s=5.0, end_s=9.0,
+        extras={ROOT: free - held}, due_s=5.0, passes=Fraction(1, 10),
     )  # fmt: skip
     (small, next_s), now_s = ((1, 1), 9.0), 0.0
     found = shadow(small, 100.0, free=free, now_s=now_s, ends=(), reservations=[big])
@@ -824,14 +844,18 @@ def test_a_small_job_that_is_late_itself_is_reserved_for_beside_a_big_one_of_a_w
 )
 def test_a_job_starts_when_a_node_has_enough_and_not_when_all_together_have(nodes, ends, demand):
     free, now_s = node_room(*nodes).without(), 3.0
-    coming = [(end_s, Placed(held, {f"n{at % len(nodes)}": held})) for end_s, at, held in ends]
-    line = [(end_s, 0, held) for end_s, held in sorted(coming)]
+    coming = [(end_s, Allocation(held, {f"n{at % len(nodes)}": held})) for end_s, at, held in ends]
+    coming.sort(key=itemgetter(0))
+    line = [(end_s, 0, held) for end_s, held in coming]
     found = shadow(demand, 1.0, free=free, now_s=now_s, ends=line)
     for at_s in sorted({now_s, *(end_s for end_s, _ in coming if end_s > now_s)}):
-        there = total([held for end_s, held in coming if end_s <= at_s], free)
-        if fits(demand, there):
+        there = free
+        for end_s, held in coming:
+            if end_s <= at_s:
+                there += held
+        if there.fits(demand):
             assert found is not None and found.start_s == at_s
-            assert found.extra == minus(there, found.held)
+            assert found.extra == there - found.held
             return
     assert found is None
 
@@ -849,7 +873,7 @@ def long_stream(seed: int, depth: int, *, large: float = 0.1) -> Stream:
                 run_s = random.randint(1, 9)
                 arrivals.append(Arrival(gap_s, f"root.{leaf}", demand, run_s, run_s))
                 gap_s = 0
-    return Stream((8, 8), arrivals, Patience(2, 10_000, depth))
+    return Stream(FreeResources((8, 8)), arrivals, Patience(2, 10_000, depth))
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4])
@@ -874,7 +898,7 @@ def test_a_job_that_can_never_start_does_not_keep_its_leaf_from_starting_others(
     arrivals = [Arrival(0, "root.b", (6,), 10, 10)] * 50
     for gap_s, size in ((0, 12), (0, 4), (25, 4), (0, 9)):
         arrivals.append(Arrival(gap_s, "root.a", (size,), 5, 5))
-    machine = Machine(Stream((10,), arrivals, Patience(0, 20)))
+    machine = Machine(Stream(FreeResources((10,)), arrivals, Patience(0, 20)))
     for _ in machine.passes():
         if machine.now_s > 60:
             break

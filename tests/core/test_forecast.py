@@ -25,7 +25,6 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.hours import NO_LIMIT_S, Window, blocking
 from drfd.core.model.job import Job, JobSpec, JobState, UserGroup
-from drfd.core.model.machine import fits
 from drfd.core.model.resources import Resources
 from drfd.core.scheduling.release_times import Certainty, RunTimes, StartForecast
 from drfd.core.scheduling.scheduler import Scheduler
@@ -611,7 +610,7 @@ def test_no_job_with_a_limit_runs_in_a_window_and_none_waits_without_need(seed, 
             is_ahead = blocking(bench.ledger.windows, length, now(clock).at_s) is not None
             if reason.code != "LIMIT":
                 assert (reason.code == "MAINTENANCE") is is_ahead
-            if not is_ahead and not plan.reservations and fits(bench.ledger.demand(job), plan.free):
+            if not is_ahead and not plan.reservations and plan.free.fits(bench.ledger.demand(job)):
                 assert reason.code == "LIMIT", "it waits without need"
         times = [*ends.values(), clock + random.uniform(1, 60)]
         next_end = bench.ledger.window_end_s(now(clock).at_s)

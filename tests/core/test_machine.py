@@ -5,10 +5,13 @@ Where jobs start, what is kept for them there, and why they wait.
 
 from collections.abc import Iterable
 from fractions import Fraction
+from itertools import permutations
 from math import inf
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as some
 
 from core.worlds import context, forecast, of, pass_of, pass_over, preemptions, start_s, submit, why
 from drfd.common.errors import Refused
@@ -30,9 +33,11 @@ from drfd.core.fairness.rules import CONFIGURABLE, Pool, Preempting, Reservation
 from drfd.core.model.events import Drained
 from drfd.core.model.job import Job, JobSpec, JobState
 from drfd.core.model.machine import (
+    Allocation,
+    FreeResources,
     Instance,
     InstancePlace,
-    Placed,
+    NodeDemand,
     choose_instances,
 )
 from drfd.core.model.resources import NOTHING, Axes, ClusterNode, Resources
@@ -317,6 +322,27 @@ def test_a_smaller_demand_is_proposed_that_one_node_has_free():
     assert bench.schedule() == [fits_now]
 
 
+AMOUNTS = some.tuples(some.integers(0, 2), some.integers(0, 2))
+ON_NODES = some.dictionaries(some.sampled_from("ab"), AMOUNTS, max_size=2)
+#: All that is a key somewhere, or is compared.
+VALUES = (
+    AMOUNTS
+    | some.builds(NodeDemand, AMOUNTS, some.frozensets(some.sampled_from("ab")))
+    | some.builds(Allocation, AMOUNTS, ON_NODES)
+    | some.builds(FreeResources, AMOUNTS, ON_NODES)
+)
+
+
+@given(some.tuples(VALUES, VALUES, VALUES))
+def test_what_is_equal_has_one_hash_and_the_order_of_three_makes_no_difference(values):
+    one, two, three = values
+    for left, right in permutations(values, 2):
+        assert (left == right) is (right == left) is not (left != right)
+        assert left != right or hash(left) == hash(right)
+    assert not one == two == three or one == three
+    assert len({len(set(each)) for each in permutations(values)}) == 1
+
+
 # -- countable things, one by one ------------------------------------------------------------------
 
 
@@ -456,8 +482,7 @@ def test_what_waits_for_a_resource_that_is_gone_waits_on_and_starts_when_it_is_b
 
 def taken(bench: Bench) -> list[int]:
     """How much of each GPU jobs hold, in GiB."""
-    held = bench.ledger.allocated
-    return [part // GIB for part in held.parts("")] if isinstance(held, Placed) else []
+    return [part // GIB for part in bench.ledger.allocated.parts("")]
 
 
 def test_a_limit_counts_the_memory():
@@ -751,7 +776,7 @@ def test_nothing_comes_back_of_a_job_that_somebody_keeps_suspended(bench):
     bench.suspend(1)
     assert list(context(bench, 0).ends()) == []
     bench.feed(st.CancelAsked(now(), 1, ALICE))
-    assert [held for *_, held in context(bench, 0).ends()] == [(0, GIB, 0, 0)]
+    assert [held for *_, held in context(bench, 0).ends()] == [Allocation((0, GIB, 0, 0))]
 
 
 def test_only_who_waits_has_a_place_in_the_queue(bench):
@@ -787,10 +812,10 @@ def test_a_drain_lets_go_on_what_holds_the_memory_that_it_waits_for(bench):
         job_id=2,
         leaf="root.bob",
         demand=bench.ledger.demand(bench.job(2)),
-        held=bench.ledger.demand(bench.job(2)),
+        held=Allocation(bench.ledger.demand(bench.job(2))),
         start_s=now(20).at_s,
         end_s=now(20).at_s,
-        extras={"root": (0, 0, 0, 0)},
+        extras={"root": FreeResources((0, 0, 0, 0))},
         due_s=now(20).at_s,
     )
     pass_context = replace(context(bench, 1_000_000), before=(drained,))

@@ -60,6 +60,7 @@ from drfd.core.model.job import (
     RequiredOutcome,
     Whose,
 )
+from drfd.core.model.machine import FreeResources
 from drfd.core.scheduling.policies import Plan
 from drfd.core.scheduling.release_times import Certainty, RunTimes
 from fakes import ADMIN, ALICE, BOB, Bench, demand, now, rules, schedule, spec
@@ -91,7 +92,7 @@ def test_a_job_that_no_pass_has_seen_yet_starts_soon(bench):
     bench.submit()
     soon = NextPass()
     assert explain_wait(bench.job(1), bench.ledger, None, bench.rules) == soon
-    empty = Plan(free=(9000, 18 << 30, 1000, 1000))
+    empty = Plan(free=FreeResources((9000, 18 << 30, 1000, 1000)))
     assert why(bench, 1, empty) == soon
 
 
@@ -114,7 +115,7 @@ def test_a_shortage_of_something_that_nobody_holds_any_more_names_nobody(bench):
     bench.start(of(BOB, 9))
     bench.suspend(1, by=ADMIN)
     bench.submit()
-    full = Plan(free=(0, 6 << 30, 0, 0), find_order=lambda: ["root.alice"])
+    full = Plan(free=FreeResources((0, 6 << 30, 0, 0)), find_order=lambda: ["root.alice"])
     assert why(bench, 2, full) == too_little("cores", 1000, 0)
     bench.feed(st.CancelAsked(now(), 1, ADMIN))
     bench.finish(1)
@@ -143,7 +144,8 @@ def test_a_resource_that_the_job_does_not_ask_for_is_never_what_it_waits_for():
     bench.start(spec("root.bob", actor=BOB, asks=demand(1, 1, read=900)))
     bench.submit()
     smaller = altered(bench.rules, capacity=demand(9, 18, read=100, write=1000))
-    last = Plan(free=(8000, 17 << 30, -800, 1000), find_order=lambda: ["root.alice"])
+    free = FreeResources((8000, 17 << 30, -800, 1000))
+    last = Plan(free=free, find_order=lambda: ["root.alice"])
     assert explain_wait(bench.job(2), bench.ledger, last, smaller) == NextPass()
 
 

@@ -11,6 +11,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.effects import Kill, owed
 from drfd.core.model.job import ALLOCATED_STATES, JobState
+from drfd.core.model.machine import Allocation
 from drfd.core.model.options import cores_end
 from fakes import BOB, TRANSITIONS, happened, ledger_at, replace, spec, tables
 
@@ -141,7 +142,7 @@ def test_an_event_about_a_job_that_has_ended_is_an_invalid_transition():
 
 
 def _miscount(ledger: Ledger) -> None:
-    ledger.allocated = (1000, 0, 0, 0)
+    ledger.allocated = Allocation((1000, 0, 0, 0))
 
 
 def _forget_use(ledger: Ledger) -> None:

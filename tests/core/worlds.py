@@ -26,6 +26,7 @@ from drfd.core.fairness.share_tree import FairShare, NodeRule
 from drfd.core.ledger.queue import LeafQueue, Line
 from drfd.core.model import events as ev
 from drfd.core.model.job import JobSpec
+from drfd.core.model.machine import FreeResources
 from drfd.core.scheduling import scheduler
 from drfd.core.scheduling.backfill import PassContext, Reservation, make_pass_context
 from drfd.core.scheduling.kept_free import ExternalLoad
@@ -50,7 +51,7 @@ def plan(
     *,
     queues: Mapping[str, LeafQueue],
     used: Mapping[str, Vector],
-    free: Vector,
+    free: Vector | FreeResources,
     shares: FairShare,
     past_usage: Mapping[str, float] | None = None,
     pass_context: PassContext | None = None,
@@ -63,7 +64,7 @@ def plan(
     )
     given = PassInput(
         wait_index=WaitIndex(tables),
-        free=free,
+        free=free if isinstance(free, FreeResources) else FreeResources(free),
         pass_context=pass_context,
         slots=slots,
     )
@@ -72,7 +73,8 @@ def plan(
 
 def run_pass(wait_index: WaitIndex, *, free: Vector, pass_context: PassContext | None) -> Plan:
     """A pass of the daemon's own policy over an index that is kept."""
-    return POLICIES["drf"](PassInput(wait_index=wait_index, free=free, pass_context=pass_context))
+    given = PassInput(wait_index=wait_index, free=FreeResources(free), pass_context=pass_context)
+    return POLICIES["drf"](given)
 
 
 class World(NamedTuple):

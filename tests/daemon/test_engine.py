@@ -354,7 +354,7 @@ def test_a_load_from_outside_is_heeded_by_the_next_pass_and_forgotten_when_it_do
     shell.turn(st.SubmitAsked(now(), spec(asks=demand(7))))
     assert shell.host.take() == []
     assert shell.engine.scheduler.last_plan is not None
-    assert shell.engine.scheduler.last_plan.free[0] == 6000
+    assert shell.engine.scheduler.last_plan.free.sums[0] == 6000
     assert look_ahead(shell.engine).external == shell.engine.external
     assert [shell.engine.see_external(demand(6, 0)) for _ in range(5)][-1], "more of it"
     shell.engine.rules = replace(by, beside=None)

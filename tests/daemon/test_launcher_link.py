@@ -461,7 +461,7 @@ async def test_resources_are_kept_while_something_of_the_job_is_left(bench, chan
         await b.report(launched(1))
         await b.report(ended(1, gone=True, **facts))
         assert b.job(1).shown_state == "CLEANING"
-        is_free = b.engine.ledger.allocated[0] < 1000
+        is_free = b.engine.ledger.allocated.sums[0] < 1000
         assert is_free is not bool(facts), "it is given to others with the memory that is in use"
 
 
@@ -473,7 +473,7 @@ async def test_a_notification_holds_the_disk_rates_within_which_it_runs(bench):
         await b.ask(st.SubmitAsked(now(), replace(spec(asks=asks), notify=NOTIFY)))
         await b.report(launched(1))
         await b.report(ended(1, gone=True))
-        held = dict(zip(b.engine.rules.axes.names, b.engine.ledger.allocated, strict=True))
+        held = dict(zip(b.engine.rules.axes.names, b.engine.ledger.allocated.sums, strict=True))
         assert held == {"cores": 250, "memory": 256 << 20, "read": asks.read_bps, "write": 0}
 
 

@@ -409,7 +409,7 @@ def end_in_peace(world: World) -> None:
     claim(not left, "some never come to their end", left)
     rebuilt = Ledger.of_events(world.engine.ledger.axes, world.journal.durable)
     compare_books(world.engine.ledger, rebuilt, "the events make other books")
-    claim(not any(world.engine.ledger.allocated), "something is held by nobody")
+    claim(not any(world.engine.ledger.allocated.sums), "something is held by nobody")
     alive = [each.key for each in world.machine.attempts.values() if each.is_alive]
     claim(not alive, "attempts that nobody knows run on", alive)
 

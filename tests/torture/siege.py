@@ -418,7 +418,7 @@ class Siege:
         with closing(Journal(path)) as journal:
             books = journal.load(Axes())
             books.check()
-            if any(books.allocated) or books.jobs:
+            if any(books.allocated.sums) or books.jobs:
                 self.deviations.append(
                     f"the books hold {books.allocated} and {len(books.jobs)} jobs"
                 )

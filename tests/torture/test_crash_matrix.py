@@ -445,5 +445,5 @@ def test_after_all_that_the_journal_replays_to_the_same_books(victim):
         books = journal.load(Axes())
         books.check()
         assert tables(books) == tables(Ledger.of_events(Axes(), list(journal.events())))
-    assert books.allocated == (0, 0, 0, 0)
+    assert books.allocated.sums == (0, 0, 0, 0)
     victim.start()

@@ -14,7 +14,7 @@ from drfd.core.fairness.share_tree import path_up
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobState
-from drfd.core.model.machine import fits, minus, plus
+from drfd.core.model.machine import minus
 from drfd.core.scheduling.kept_free import free_of
 from drfd.core.scheduling.policies import Plan
 from torture.books import HOLDS, Record, claim
@@ -54,7 +54,7 @@ def look_at_victims(world: World, events: list[ev.Event]) -> None:
     claim(place.is_forced, "room is made for nobody", victims, place)
     world.counts["preemptions"] += 1
     left = dict(ledger.used)
-    free = minus(rules.room, ledger.allocated)
+    free = rules.free - ledger.allocated
     for job in ledger.allocated_jobs():
         held = ledger.allocation(job)
         if job.state in (JobState.STOPPING, JobState.CLEANING):
@@ -66,9 +66,9 @@ def look_at_victims(world: World, events: list[ev.Event]) -> None:
         if _is_overdue(world, job):
             world.counts["overdue"] += 1
             continue
-        left[job.spec.leaf] = minus(left[job.spec.leaf], gift)
-        free = plus(free, gift)
-    claim(fits(place.demand, free), "it is made room, and not enough", victims, place, free)
+        left[job.spec.leaf] = minus(left[job.spec.leaf], gift.sums)
+        free += gift
+    claim(free.fits(place.demand), "it is made room, and not enough", victims, place, free)
     share_tree = rules.shares.share_tree(left, ledger.queues)
     gaining = path_up(place.leaf)
     for job_id in victims:
@@ -122,7 +122,7 @@ def _same_sums(world: World) -> None:
     assert world.engine is not None
     ledger, rules, books = world.engine.ledger, world.engine.rules, world.books
     booked = books.booked(rules)
-    for name, amount in zip(ledger.axes.names, ledger.allocated, strict=True):
+    for name, amount in zip(ledger.axes.names, ledger.allocated.sums, strict=True):
         claim(booked[name] == amount, "sums differ", name, amount, dict(booked))
 
 

@@ -28,7 +28,7 @@ from drfd.core.ledger.queue import Run
 from drfd.core.model import events as ev
 from drfd.core.model.hours import first_start_s, length_s, longest_s
 from drfd.core.model.job import Job, JobSpec, JobState
-from drfd.core.model.machine import Room, Vector
+from drfd.core.model.machine import Vector
 from drfd.core.model.resources import Axes, Resources
 from drfd.core.scheduling.kept_free import ExternalLoad, free_of
 from drfd.core.scheduling.policies import RANKS, Plan
@@ -224,12 +224,11 @@ def _changes(present: Forecast, job: Job) -> Iterator[JobSpec]:
     spec, demand = job.spec, job.spec.demand
     ledger, shares = present.ledger, present.rules.shares
     share_tree = shares.share_tree(ledger.used, [spec.leaf])
-    free: Vector | None = free_of(ledger, present.rules, present.external)
-    if isinstance(free, Room):
-        free = free.nearest(present.rules.axes.vector(demand))
-    if free is None:
+    free = free_of(ledger, present.rules, present.external)
+    nearest = free.nearest(present.rules.axes.vector(demand))
+    if nearest is None:
         return
-    headroom = share_tree.headroom(spec.leaf, free)
+    headroom = share_tree.headroom(spec.leaf, nearest)
     shrunk = _within(demand, headroom, present.rules.axes)
     if shrunk is not None and shrunk != demand:
         yield structs.replace(spec, demand=shrunk)

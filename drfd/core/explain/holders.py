@@ -21,7 +21,7 @@ from drfd.core.fairness.share_tree import ShareTree, path_up, ways_apart
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.events import StartReason
 from drfd.core.model.job import ROOT, Job, JobState
-from drfd.core.model.machine import Room, Vector, fits, minus, plus, short_axes
+from drfd.core.model.machine import FreeResources, Vector, fits, plus
 from drfd.core.scheduling.policies import PassInput, Plan, drf
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
 
@@ -59,7 +59,7 @@ class Case:
     @cached_property
     def short(self) -> list[int]:
         """Return the axes of which the last pass has left too little."""
-        return short_axes(self.demand, self.plan.free)
+        return self.plan.free.short_axes(self.demand)
 
     @cached_property
     def share_tree(self) -> ShareTree:
@@ -76,7 +76,7 @@ class Blame:
     shortfalls: tuple[Shortfall, ...]
     jobs: tuple[Job, ...]
     #: What would be free if these jobs gave back what they hold.
-    free: Vector
+    free: FreeResources
 
 
 #: A job, and the amount that it holds of a resource.
@@ -89,10 +89,10 @@ def find_holders(case: Case) -> Blame:
     found: dict[int, Job] = {}
     shortfalls = []
     free = plan.free
-    nowhere = free.lacking(demand) if isinstance(free, Room) else {}
+    nowhere = free.lacking(demand)
     for axis in case.short:
-        needed, there = nowhere.get(axis, (demand[axis], plan.free[axis]))
-        if isinstance(plan.free, Room) and axis in nowhere:
+        needed, there = nowhere.get(axis, (demand[axis], plan.free.sums[axis]))
+        if axis in nowhere:
             parts, beside = _enough_parts(case, axis, plan.free)
         else:
             parts, beside = list(_enough(case, axis, needed - there)), 0
@@ -101,8 +101,8 @@ def find_holders(case: Case) -> Blame:
         for held_by, _ in parts:
             if held_by.id not in found:
                 found[held_by.id] = held_by
-                free = plus(free, ledger.allocation(held_by))
-        if axis in short_axes(demand, free):
+                free += ledger.allocation(held_by)
+        if axis in free.short_axes(demand):
             free = _raised(free, demand, axis)
         shortage = ResourceShortage(rules.axes.names[axis], needed, max(0, there))
         shortfalls.append(Shortfall(shortage, *_named(case, parts), beside))
@@ -149,7 +149,7 @@ def _enough(case: Case, axis: int, lacking: int, path: str = ROOT) -> Iterator[_
             return
 
 
-def _enough_parts(case: Case, axis: int, free: Room) -> tuple[list[_Part], int]:
+def _enough_parts(case: Case, axis: int, free: FreeResources) -> tuple[list[_Part], int]:
     """Return the jobs that are named as holders of a resource of which no place has enough,
     without those that have only what is in other places than the demand would get; and how much
     is kept free for processes outside drfd, if these jobs are not enough."""
@@ -161,11 +161,11 @@ def _enough_parts(case: Case, axis: int, free: Room) -> tuple[list[_Part], int]:
         if room.place(demand) is not None:
             break
         found.append(part)
-        room = plus(room, ledger.allocation(part[0])).shut(shut)
+        room = (room + ledger.allocation(part[0])).shut(shut)
     if room.place(demand) is None:
-        return found, free.reopened(ledger.allocated)[axis] - free[axis]
+        return found, free.reopened(ledger.allocated).sums[axis] - free.sums[axis]
     for part in tuple(found):
-        less = minus(room, ledger.allocation(part[0]))
+        less = room - ledger.allocation(part[0])
         if less.place(demand) is not None:
             # The others are enough without it.
             room = less
@@ -173,13 +173,13 @@ def _enough_parts(case: Case, axis: int, free: Room) -> tuple[list[_Part], int]:
     return found, 0
 
 
-def _raised(free: Vector, demand: Vector, axis: int) -> Vector:
+def _raised(free: FreeResources, demand: Vector, axis: int) -> FreeResources:
     """Return the free amounts with as much of an axis as the demand wants."""
-    amounts = list(free)
-    amounts[axis] = max(free[axis], demand[axis])
-    if isinstance(free, Room) and axis not in free.lacking(demand):
-        return free.like(amounts, free.nodes)
-    return tuple(amounts)
+    sums = [*free.sums]
+    sums[axis] = max(sums[axis], demand[axis])
+    if axis in free.lacking(demand):
+        return FreeResources(tuple(sums))
+    return free.with_sums(tuple(sums))
 
 
 def _by_owner(case: Case, axis: int) -> tuple[Iterator[_Part], Iterator[_Part]]:
@@ -190,7 +190,8 @@ def _by_owner(case: Case, axis: int) -> tuple[Iterator[_Part], Iterator[_Part]]:
 
     def by_end() -> list[_Part]:
         every = chain(*[held.items() for held in ledger.allocations.values()])
-        found = ((ledger.jobs[job_id], held[axis]) for job_id, held in every if held[axis] > 0)
+        amounts = ((ledger.jobs[job_id], held.sums[axis]) for job_id, held in every)
+        found = [part for part in amounts if part[1] > 0]
         return sorted(found, key=lambda part: (limit_ends_s(part[0]) or inf, -part[1], part[0].id))
 
     parts = case.plan.cached(("by end", axis, ledger.allocations.version), by_end)
@@ -215,7 +216,7 @@ def after(case: Case, blame: Blame) -> ShareTree:
     held: dict[str, Vector] = {}
     for each in blame.jobs:
         leaf = each.spec.leaf
-        held[leaf] = plus(held.get(leaf, ledger.nothing), ledger.allocation(each))
+        held[leaf] = plus(held.get(leaf, ledger.nothing), ledger.allocation(each).sums)
     gone = frozenset(held.keys() - ledger.queues.keys())
     gone = frozenset([leaf for leaf in gone if ledger.used[leaf] == held[leaf]])
     if gone:
@@ -242,7 +243,7 @@ def served_first(
         return None
     plan = _pass_after(case, order, blame, share_tree.without(()))
     starts = [(case.ledger.jobs[job_id], start) for job_id, start in plan.starts.items()]
-    takers = [other for other, start in starts if any(start.held[axis] for axis in case.short)]
+    takers = [other for other, start in starts if any(start.held.sums[axis] for axis in case.short)]
     others = [other for other in takers if other.spec.leaf != leaf]
     by_reservation = StartReason.RESERVATION
     reserved = [each for each in others if plan.starts[each.id].why is by_reservation]
@@ -254,9 +255,9 @@ def served_first(
         if other in others and not is_reserved:
             have_less = have_less and _has_less(share_tree, path, leaf)
             took += [path] if path not in took else []
-        free = minus(free, held)
-        share_tree.hold(path, tuple(held))
-        if fits(case.demand, free):
+        free -= held
+        share_tree.hold(path, held.sums)
+        if free.fits(case.demand):
             continue
         if is_reserved and reserved:
             first = reserved[0]
@@ -277,7 +278,7 @@ def _pass_after(case: Case, order: list[str], blame: Blame, share_tree: ShareTre
         if path in ledger.queues and path in share_tree.nodes:
             lines, most = ledger.queues[path], shares.most(path)
             heads = [each for _, each in plan.heads(path)[:_MOST_LOOKS] if each in lines]
-            able = islice((each for each in heads if fits(each, blame.free)), _MOST_DEMANDS)
+            able = islice(filter(blame.free.fits, heads), _MOST_DEMANDS)
             # Ties are decided by the first job of a leaf, whether it fits or not.
             first = islice((each for each in heads if fits(each, most)), 1)
             queues[path] = {demand: lines[demand] for demand in chain(able, first)}

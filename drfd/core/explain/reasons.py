@@ -20,7 +20,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.hours import blocking, first_start_s, length_s
 from drfd.core.model.job import ROOT, Job, JobState, RequiredOutcome
-from drfd.core.model.machine import Room, Vector, fits, lacking_of, minus, plus, short_axes
+from drfd.core.model.machine import FreeResources, Vector, fits, minus, short_axes
 from drfd.core.scheduling.backfill import (
     Behind,
     Delays,
@@ -46,7 +46,7 @@ def explain_wait(
     demand = ledger.wanted(job)
     gates = CONDITIONS if demand is None else BEFORE_PASS if last is None else GATES
     otherwise = None if demand is None else waits.NextPass()
-    known = last or Plan(free=())
+    known = last or Plan(free=FreeResources(()))
     case = Case(job, demand or (), ledger, known, rules, can_launch, name_of)
     return next((found for gate in gates if (found := gate(case)) is not None), otherwise)
 
@@ -164,11 +164,10 @@ def nodes_closed(case: Case) -> Wait | None:
 def _closed_nodes(demand: Vector, ledger: Ledger, rules: Rules) -> list[str]:
     """Return the closed nodes of which one must be opened for such a job to start; none if another
     node has enough without jobs, or none has."""
-    names = ledger.closed_nodes
-    room = rules.axes.room(rules.shares.capacity) if names else None
-    if not isinstance(room, Room) or fits(demand, room.without(names)):
+    names, free = ledger.closed_nodes, rules.free
+    if not names or free.without(names).fits(demand):
         return []
-    return [name for name in room.nodes if fits(demand, room.without(room.nodes.keys() - {name}))]
+    return [name for name in free.nodes if free.without(free.nodes.keys() - {name}).fits(demand)]
 
 
 def window(case: Case) -> Wait | None:
@@ -238,7 +237,7 @@ def path_limit(case: Case, tree: ShareTree) -> waits.PathLimit | None:
     if path is None:
         return None
     most = tree.nodes[path].limit or ()
-    axis = short_axes(demand, minus(most, tuple(tree.held(path))))[0]
+    axis = short_axes(demand, minus(most, tree.held(path)))[0]
     held, name = case.share_tree.held(path)[axis], case.rules.axes.names[axis]
     lacking, until_s = held + demand[axis] - most[axis], _limit_rises_s(case.ledger, path, name)
     who = holders.find_limit_holders(case, path, axis, lacking)
@@ -304,19 +303,19 @@ def external_use(case: Case) -> Wait | None:
     load = plan.external
     if load is None:
         return None
-    free = plus(plan.free, load.kept_by_node(ledger))
-    if not fits(demand, free.reopened(ledger.allocated) if isinstance(free, Room) else free):
+    free = plan.free + load.kept_by_node(ledger)
+    if not free.reopened(ledger.allocated).fits(demand):
         return None
     axis, node = case.short[0], ""
     used, kept = (rules.axes.vector(each)[axis] for each in (load.used, load.kept))
     elsewhere = load.kept_elsewhere(ledger)
-    if elsewhere is not None and not fits(demand, plus(plan.free, rules.axes.at_home(load.kept))):
+    if elsewhere is not None and not (plan.free + rules.axes.at_home(load.kept)).fits(demand):
         for name, there in sorted(elsewhere.nodes.items()):
-            if fits(demand, plus(plan.free, rules.axes.on_node(name, there))):
+            if (plan.free + rules.axes.on_node(name, there)).fits(demand):
                 node, axis = name, next((each for each in case.short if there[each]), axis)
                 used = kept = there[axis]
                 break
-    needed, there_free = lacking_of(demand, plan.free, axis)
+    needed, there_free = plan.free.shortage(demand, axis)
     shortage = ResourceShortage(rules.axes.names[axis], needed, max(0, there_free))
     instances = tuple(
         (each, users)

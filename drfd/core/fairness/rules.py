@@ -35,7 +35,7 @@ from drfd.common.week import WeekHours, parse_week_hours
 from drfd.core.fairness.share_tree import FairShare, NodeRule, path_up
 from drfd.core.model.hours import Limit, LimitHours
 from drfd.core.model.job import ROOT, leaf_path
-from drfd.core.model.machine import Vector
+from drfd.core.model.machine import FreeResources, Vector
 from drfd.core.model.resources import Axes, Resources, disk_axes, kind_of, memory_axis
 
 T = TypeVar("T")
@@ -301,9 +301,9 @@ class Rules:
         return FairShare(self.axes.amounts(self.capacity), rules)
 
     @cached_property
-    def room(self) -> Vector:
+    def free(self) -> FreeResources:
         """What is free while no job runs."""
-        return self.axes.room(self.axes.amounts(self.capacity))
+        return self.axes.free(self.axes.amounts(self.capacity))
 
     def pools_and_users(self) -> Iterator[tuple[str, NodeSettings]]:
         """Yield the configured pools and users, each with its path."""

@@ -476,7 +476,7 @@ class ShareTree:
         where it holds more than its limit. A limit says nothing of nodes and single instances."""
         limit = self.nodes[path].limit
         assert limit is not None
-        return minus(limit, tuple(self.held(path)))
+        return minus(limit, self.held(path))
 
     def is_within_limits(self, leaf: str, demand: Vector) -> bool:
         """Return whether the limits let the leaf, and all nodes above it, hold `demand` more."""

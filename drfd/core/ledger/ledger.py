@@ -14,6 +14,7 @@ from bisect import bisect_left, insort
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import add, sub
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -47,18 +48,16 @@ from drfd.core.model.job import (
     notice_demand,
 )
 from drfd.core.model.machine import (
+    Allocation,
     Instance,
-    Placed,
     Vector,
     count_instances,
     each_instance,
-    minus,
-    plus,
 )
 from drfd.core.model.resources import Axes
 
 
-class Allocations(dict[str, dict[int, Vector]]):
+class Allocations(dict[str, dict[int, Allocation]]):
     """What each job holds that has an allocation, by leaf and id; a leaf without any is absent."""
 
     def __init__(self) -> None:
@@ -66,7 +65,7 @@ class Allocations(dict[str, dict[int, Vector]]):
         #: Grows with each change.
         self.version = 0
 
-    def add(self, leaf: str, job_id: int, held: Vector) -> None:
+    def add(self, leaf: str, job_id: int, held: Allocation) -> None:
         self.version += 1
         self.setdefault(leaf, {})[job_id] = held
 
@@ -190,7 +189,7 @@ class Ledger:
         #: Jobs that have an allocation, by leaf; their sum is `used`.
         self.allocations = Allocations()
         #: Sum of `used`.
-        self.allocated: Vector = self.nothing
+        self.allocated = Allocation(self.nothing)
         #: Allocated instances of countable resources, each of one job.
         self.taken: Counter[Instance] = Counter()
         #: Counters of live jobs.
@@ -348,15 +347,15 @@ class Ledger:
     def demand(self, job: Job) -> Vector:
         return self.axes.vector(job.spec.demand)
 
-    def allocation(self, job: Job) -> Vector:
+    def allocation(self, job: Job) -> Allocation:
         """Return the job's allocation; a frozen job keeps only memory and instances, and one of
         which only a notification is left, what that may use."""
         if job.state not in ALLOCATED_STATES:
-            return self._nothing
+            return Allocation(self._nothing)
         if job.only_notifies:
             return self.axes.held(self.axes.vector(notice_demand(job.spec.demand)), (), job.node)
-        demand = self.axes.held(self.demand(job), job.instances, job.node)
-        return demand if job.suspended_at is None else minus(demand, self.axes.released(demand))
+        held = self.axes.held(self.demand(job), job.instances, job.node)
+        return held if job.suspended_at is None else held - self.axes.released(held)
 
     def wanted(self, job: Job) -> Vector | None:
         """Return the resources that the job waits for, to start or to go on. None if it does not
@@ -579,9 +578,9 @@ class Ledger:
         leaf, held = job.spec.leaf, self.allocation(job)
         if job.instances and not job.only_notifies:
             count_instances(job.instances, sign, self.taken)
-        change = plus if sign > 0 else minus
+        change = add if sign > 0 else sub
         self.allocated = change(self.allocated, held)
-        self.used[leaf] = change(self.used.get(leaf, self._nothing), held)
+        self.used[leaf] = tuple(map(change, self.used.get(leaf, self._nothing), held.sums))
         if sign > 0:
             self.allocations.add(leaf, job.id, held)
         else:
@@ -600,7 +599,7 @@ class Ledger:
         for table in ("all", "running", "kinds"):
             mine, its = getattr(self.queues, table), getattr(fresh.queues, table)
             assert mine == its, f"ledger: queues.{table} is wrong"
-        assert all(amount >= 0 for amount in self.allocated)
+        assert all(amount >= 0 for amount in self.allocated.sums)
         # Jobs that declare their memory there may share one, also from before sharing was ended.
         own = {
             (name, each)
@@ -610,7 +609,7 @@ class Ledger:
             if name not in dict(job.spec.demand.gres_memory)
         }
         assert all(self.taken[each] == 1 for each in own), "an instance is held twice"
-        if self.axes.shared is not None and isinstance(self.allocated, Placed):
+        if self.axes.shared is not None:
             parts = self.allocated.parts(self.axes.home)
             assert max(parts, default=0) <= self.axes.shared[1], "an instance is full"
         assert all(job_id < self.next_id for job_id in self.jobs)

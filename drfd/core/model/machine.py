@@ -1,9 +1,8 @@
 """Amounts of resources where they are: vectors, and the instances of countable resources.
 
-A vector has amounts in the order of `core.model.resources.Axes`. Free resources are a plain vector,
-or a `Room` with those of each node and each shared GPU; what a job then holds is a `Placed`. A
-demand stays plain, and `place` turns it into what would be held. Shares are of the sums over all
-nodes, as in the DRF paper.
+A vector has amounts in the order of `core.model.resources.Axes`: shares and limits are of sums over
+all nodes, as in the DRF paper. What jobs hold is an `Allocation`, and what is left of the machine
+are `FreeResources`: both have the sums, and beside them the amounts on each node.
 """
 
 from __future__ import annotations
@@ -13,36 +12,18 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from dataclasses import dataclass
 from functools import cached_property
 from operator import add, sub
-from typing import NamedTuple, Self, TypeVar
+from typing import NamedTuple, Self
+
+from msgspec import Struct
 
 #: Amounts in the order of `Axes.names`.
 Vector = tuple[int, ...]
-#: A room stays one when something is added or taken away.
-V = TypeVar("V", bound=Vector)
-
-#: What is done to each two amounts: `operator.add`, `operator.sub` or `min`.
-Change = Callable[[int, int], int]
+#: `plus` or `minus`.
+Change = Callable[[Vector, Vector], Vector]
 
 
-class _Bound(Vector):
-    """A vector that says on which nodes it is, and is equal only to one of the same nodes."""
-
-    @property
-    def where(self) -> object:
-        """The nodes; None if it says nothing of any, as a plain vector."""
-        raise NotImplementedError
-
-    def __eq__(self, other: object) -> bool:
-        return tuple.__eq__(self, other) is True and self.where == getattr(other, "where", None)
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    __hash__ = tuple.__hash__
-
-
-class NodeDemand(_Bound):
-    """A demand for which only some nodes will do."""
+class NodeDemand(Vector):
+    """A demand for which only some nodes will do. It is equal to one for the same nodes."""
 
     among: frozenset[str]
 
@@ -51,9 +32,13 @@ class NodeDemand(_Bound):
         demand.among = among
         return demand
 
-    @property
-    def where(self) -> object:
-        return self.among
+    def __eq__(self, other: object) -> bool:
+        return tuple.__eq__(self, other) is True and self.among == nodes_of(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = tuple.__hash__
 
 
 def nodes_of(demand: object) -> frozenset[str] | None:
@@ -61,95 +46,197 @@ def nodes_of(demand: object) -> frozenset[str] | None:
     return demand.among if isinstance(demand, NodeDemand) else None
 
 
-class Placed(_Bound):
-    """A vector, with what of it is on each node; nodes with nothing of it are left out. The only
-    machine, if there is one, is the node "". Behind the amounts on a node are the parts of the
-    shared instances there."""
+# The usual case without a further call: passes do these all the time.
 
-    nodes: Mapping[str, Vector]
 
-    def __new__(cls, amounts: Iterable[int], nodes: Mapping[str, Vector] = {}) -> Self:
-        placed = super().__new__(cls, amounts)
-        placed.nodes = nodes
-        return placed
+def plus(left: Vector, right: Vector) -> Vector:
+    if len(left) != len(right):
+        raise ValueError(_UNLIKE)
+    return tuple(map(add, left, right))
 
-    @property
-    def where(self) -> object:
-        return self.nodes or None
 
-    def like(self, amounts: Iterable[int], nodes: Mapping[str, Vector]) -> Placed:
-        return Placed(amounts, {name: held for name, held in nodes.items() if any(held)})
+def minus(left: Vector, right: Vector) -> Vector:
+    if len(left) != len(right):
+        raise ValueError(_UNLIKE)
+    return tuple(map(sub, left, right))
 
-    def on(self, names: Container[str]) -> Placed:
+
+_UNLIKE = "vectors of machines with different resources"
+
+
+def least(left: Vector, right: Vector) -> Vector:
+    return tuple(map(min, left, right))
+
+
+def not_negative(vector: Vector) -> Vector:
+    """Return the vector with zero in place of negative amounts."""
+    return vector if min(vector, default=0) >= 0 else tuple([max(0, each) for each in vector])
+
+
+def total(vectors: Collection[Vector], zero: Vector) -> Vector:
+    return tuple(map(sum, zip(zero, *vectors, strict=True)))
+
+
+def fits(demand: Vector, free: Vector) -> bool:
+    """True if the demand fits; a demand of zero fits even where `free` is negative."""
+    for asked, there in zip(demand, free, strict=True):  # noqa: SIM110  # the hottest path
+        if asked > there and asked:
+            return False
+    return True
+
+
+def short_axes(demand: Vector, free: Vector) -> list[int]:
+    """Return the axes on which `demand` does not fit into `free`."""
+    pairs = enumerate(zip(demand, free, strict=True))
+    return [axis for axis, (asked, there) in pairs if asked > there and asked]
+
+
+class Allocation(Struct, frozen=True):
+    """What jobs hold, with what of it is on each node. Without several nodes and shared instances,
+    there are only the sums; the only machine with shared instances is the node ""."""
+
+    sums: Vector
+    #: Nodes with nothing of it are left out of sums and differences. Behind the amounts on a node
+    #: are the parts of the shared instances there.
+    nodes: Mapping[str, Vector] = {}
+
+    def __hash__(self) -> int:
+        return hash(self.sums)
+
+    def __add__(self, other: Allocation) -> Allocation:
+        return self._combined(other, plus)
+
+    def __sub__(self, other: Allocation) -> Allocation:
+        return self._combined(other, minus)
+
+    def __neg__(self) -> Allocation:
+        return Allocation((0,) * len(self.sums)) - self
+
+    def _combined(self, other: Allocation, change: Change) -> Allocation:
+        if not self.nodes and not other.nodes:
+            return Allocation(change(self.sums, other.sums))
+        nodes = dict(self.nodes)
+        for name, there in other.nodes.items():
+            nodes[name] = change(nodes.get(name, (0,) * len(there)), there)
+        nodes = {name: held for name, held in nodes.items() if any(held)}
+        return Allocation(change(self.sums, other.sums), nodes)
+
+    def on(self, names: Container[str]) -> Allocation:
+        """Return what of it is on these nodes; amounts that are on no node count for any."""
         elsewhere = [held for name, held in self.nodes.items() if name not in names]
         if not elsewhere:
             return self
-        amounts = tuple(self)
+        sums = self.sums
         for held in elsewhere:
-            amounts = tuple(map(sub, amounts, held))
-        return Placed(amounts, {name: held for name, held in self.nodes.items() if name in names})
+            sums = tuple(map(sub, sums, held))
+        return Allocation(sums, {name: held for name, held in self.nodes.items() if name in names})
 
     def parts(self, node: str) -> Vector:
         """Return the parts of the shared instances on this node."""
-        return self.nodes.get(node, ())[len(self) :]
+        return self.nodes.get(node, ())[len(self.sums) :]
+
+    @property
+    def node(self) -> str:
+        """The node that a job which holds this is on; "" if there is one machine."""
+        return next(iter(self.nodes), "")
 
 
-def node_of(held: Vector) -> str:
-    """Return the node that a job which holds this is on; "" if there is one machine."""
-    return next(iter(held.nodes)) if isinstance(held, Placed) else ""
+class FreeResources(Struct, frozen=True, dict=True):
+    """What is free of a machine or below a limit, with what is free on each node that is not
+    closed. Amounts are negative where more is held than there is."""
 
-
-class Room(Placed):
-    """Free amounts, with what is free on each node that is not closed."""
-
-    #: What each node has, closed ones too.
-    capacity: Mapping[str, Vector]
+    sums: Vector
+    #: As in `Allocation`.
+    nodes: Mapping[str, Vector] = {}
+    #: What each node has, closed ones too; empty where only the sums count.
+    capacity: Mapping[str, Vector] = {}
     #: The instances that several jobs may share; they are all on one node.
-    shared: SharedInstances | None
+    shared: SharedInstances | None = None
 
-    def __new__(
-        cls,
-        amounts: Iterable[int],
-        nodes: Mapping[str, Vector] = {},
-        capacity: Mapping[str, Vector] | None = None,
-        shared: SharedInstances | None = None,
-    ) -> Self:
-        room = super().__new__(cls, amounts, nodes)
-        room.capacity, room.shared = capacity or nodes, shared
-        return room
+    def __hash__(self) -> int:
+        return hash(self.sums)
 
-    def like(self, amounts: Iterable[int], nodes: Mapping[str, Vector]) -> Room:
-        return Room(amounts, nodes, self.capacity, self.shared)
+    def __add__(self, held: Allocation) -> FreeResources:
+        if not self.capacity:
+            return FreeResources(plus(self.sums, held.sums))
+        return self._combined(held, plus)
+
+    def __sub__(self, held: Allocation) -> FreeResources:
+        if not self.capacity:
+            return FreeResources(minus(self.sums, held.sums))
+        return self._combined(held, minus)
+
+    def _combined(self, held: Allocation, change: Change) -> FreeResources:
+        """Return both combined. What is on a closed node changes nothing."""
+        here, nodes = held.on(self.nodes), dict(self.nodes)
+        for name, there in here.nodes.items():
+            nodes[name] = change(nodes[name], there)
+        return self._like(change(self.sums, here.sums), nodes)
+
+    def _like(self, sums: Vector, nodes: Mapping[str, Vector]) -> FreeResources:
+        return FreeResources(sums, nodes, self.capacity, self.shared)
 
     @property
     def has_closed(self) -> bool:
         return len(self.nodes) < len(self.capacity)
 
-    def without(self, names: Container[str] = ()) -> Room:
-        """Return the room with these nodes closed, and with the sums of what is free on the others:
-        one on which jobs hold more than it has, since its size was changed, takes nothing from the
-        others. The same holds for shared instances; the only machine has no others."""
+    def without(self, names: Container[str] = ()) -> FreeResources:
+        """Return what is free with these nodes closed, and with the sums of the others: one on
+        which jobs hold more than it has, since its size was changed, takes nothing from the others.
+        The same holds for shared instances; the only machine has no others."""
+        if not self.capacity:
+            return self
         nodes = {name: free for name, free in self.nodes.items() if name not in names}
-        sums = [*self]
+        sums = [*self.sums]
         if self.shared is not None and self.shared.node in nodes:
             axis, amounts = self.shared.axis, list(nodes[self.shared.node])
-            sums[axis] = amounts[axis] = sum(not_negative(tuple(amounts[len(self) :])))
+            sums[axis] = amounts[axis] = sum(not_negative(tuple(amounts[len(sums) :])))
             nodes[self.shared.node] = tuple(amounts)
         if "" not in nodes:
-            columns = list(zip(*nodes.values(), strict=False))[: len(self)]
-            sums = [sum(not_negative(column)) for column in columns] or [0] * len(self)
-        return self.like(sums, nodes)
+            columns = list(zip(*nodes.values(), strict=False))[: len(sums)]
+            sums = [sum(not_negative(column)) for column in columns] or [0] * len(sums)
+        return self._like(tuple(sums), nodes)
 
-    def without_jobs(self) -> Room:
-        """Return the room with all of each node free but for the closed ones."""
-        return self.like(self, {name: self.capacity[name] for name in self.nodes}).without()
+    def without_jobs(self) -> FreeResources:
+        """Return all of each node but for the closed ones."""
+        return self._like(self.sums, {name: self.capacity[name] for name in self.nodes}).without()
 
-    def place(self, demand: Vector) -> Vector | None:
+    def least(self, other: FreeResources) -> FreeResources:
+        """Return the smaller of each two amounts, on each node too."""
+        both = self.nodes.keys() & other.nodes.keys()
+        nodes = {
+            name: least(free, other.nodes[name]) if name in both else free
+            for name, free in self.nodes.items()
+        }
+        return self._like(least(self.sums, other.sums), nodes)
+
+    def remainder(self, held: Allocation) -> FreeResources:
+        """Return what is left beside `held`, of which there may be less free: then zero. A node on
+        which too little is free takes nothing from the others."""
+        left = self - held
+        left = left.with_sums(not_negative(left.sums))
+        return left.without() if held.nodes else left
+
+    def with_sums(self, sums: Vector) -> FreeResources:
+        return self._like(sums, self.nodes)
+
+    def fits(self, demand: Vector) -> bool:
+        """True if the demand fits, and on one node; a demand of zero fits even where an amount is
+        negative."""
+        # As in `fits`, without a further call.
+        for asked, there in zip(demand, self.sums, strict=True):
+            if asked > there and asked:
+                return False
+        return not self.capacity or next(self._roomy(demand), None) is not None
+
+    def place(self, demand: Vector) -> Allocation | None:
         """Return what a job of this demand would hold if it started here, or None if no node has
         enough free. The sums are not compared.
 
         It is the node of which the largest part that stays free is the smallest, so that others
         keep room for large jobs; the first by name of equal ones."""
+        if not self.capacity:
+            return Allocation(tuple(demand))
         alike: dict[tuple[Vector, Vector], str] = {}
         for name in sorted(self._roomy(demand)):
             alike.setdefault((self.nodes[name], self.capacity[name]), name)
@@ -158,11 +245,13 @@ class Room(Placed):
         _, name = min([(self._rest(name, demand), name) for name in alike.values()])
         held = self._on(self.nodes[name], demand)
         assert held is not None
-        return Placed(demand, {name: held})
+        return Allocation(tuple(demand), {name: held})
 
-    def has_place(self, demand: Vector) -> bool:
-        """Return whether a node has enough free for the demand. The sums are not compared."""
-        return next(self._roomy(demand), None) is not None
+    def placed(self, demand: Vector) -> Allocation:
+        """Return what a job of this demand holds that starts here, and fits."""
+        found = self.place(demand)
+        assert found is not None, "a job was started for which there was no room"
+        return found
 
     def _roomy(self, demand: Vector) -> Iterator[str]:
         """Yield the names of the nodes that have enough free."""
@@ -218,11 +307,22 @@ class Room(Placed):
                 lacks[shared.axis] = asked, max(parts, default=0) if asked <= shared.size else whole
         return lacks
 
+    def short_axes(self, demand: Vector) -> list[int]:
+        """Return the axes on which the demand does not fit."""
+        return sorted({*short_axes(demand, self.sums), *self.lacking(demand)})
+
+    def shortage(self, demand: Vector, axis: int) -> tuple[int, int]:
+        """Return how much the demand wants of an axis on which it is short, and the free amount
+        that it could be taken of."""
+        return self.lacking(demand).get(axis, (demand[axis], self.sums[axis]))
+
     def nearest(self, demand: Vector) -> Vector | None:
         """Return what is free on the node that comes nearest to having enough, or None if no node
         will do."""
+        if not self.capacity:
+            return self.sums
         name = self._nearest(demand)
-        return None if name is None else self.nodes[name][: len(self)]
+        return None if name is None else self.nodes[name][: len(self.sums)]
 
     def _nearest(self, demand: Vector) -> str | None:
         """Return the node that comes nearest, of those that are large enough if there are any."""
@@ -238,128 +338,28 @@ class Room(Placed):
 
         return min(able or among, key=lack, default=None)
 
-    def shut(self, names: Iterable[str]) -> Room:
-        """Return the room without anything free of these shared instances."""
+    def shut(self, names: Iterable[str]) -> FreeResources:
+        """Return what is free without anything of these shared instances."""
         if self.shared is None:
             return self.without()
-        closed = frozenset(names)
-        parts = zip(self.shared.names, self.parts(self.shared.node), strict=False)
+        closed, there = frozenset(names), self.nodes.get(self.shared.node, ())[len(self.sums) :]
+        parts = zip(self.shared.names, there, strict=False)
         return self._with_parts([min(0, part) if name in closed else part for name, part in parts])
 
-    def reopened(self, allocated: Vector) -> Room:
-        """Return the room with all free of the shared instances that jobs do not hold."""
+    def reopened(self, allocated: Allocation) -> FreeResources:
+        """Return what is free with all of the shared instances that jobs do not hold."""
         if self.shared is None:
             return self.without()
         node, size = self.shared.node, self.shared.size
-        held = allocated.parts(node) if isinstance(allocated, Placed) else ()
-        held = held or (0,) * len(self.shared.names)
+        held = allocated.parts(node) or (0,) * len(self.shared.names)
         return self._with_parts([max(0, size - part) for part in held])
 
-    def _with_parts(self, parts: Iterable[int]) -> Room:
+    def _with_parts(self, parts: Iterable[int]) -> FreeResources:
         assert self.shared is not None
         nodes = dict(self.nodes)
         if self.shared.node in nodes:
-            nodes[self.shared.node] = (*nodes[self.shared.node][: len(self)], *parts)
-        return self.like(self, nodes).without()
-
-
-def plus(left: V, right: Vector) -> V:
-    # The usual case without a further call: passes add and subtract all the time.
-    if left.__class__ is right.__class__ is tuple and len(left) == len(right):
-        return tuple(map(add, left, right))
-    return combine(left, right, add)  # type: ignore[return-value]
-
-
-def minus(left: V, right: Vector) -> V:
-    # As in `plus`.
-    if left.__class__ is right.__class__ is tuple and len(left) == len(right):
-        return tuple(map(sub, left, right))
-    return combine(left, right, sub)  # type: ignore[return-value]
-
-
-def least(left: Vector, right: Vector) -> Vector:
-    """Return the smaller of each two amounts, on each node too; a plain vector bounds only the
-    sums."""
-    return combine(left, right, min)
-
-
-def not_negative(vector: Vector) -> Vector:
-    """Return the vector with zero in place of negative amounts."""
-    if vector.__class__ is tuple and min(vector, default=0) >= 0:
-        return vector
-    amounts = tuple([max(0, amount) for amount in vector])
-    return vector.like(amounts, vector.nodes) if isinstance(vector, Room) else amounts
-
-
-def remainder(free: Vector, held: Vector) -> Vector:
-    """Return what is left of `free` beside `held`, of which there may be less free: then zero. A
-    node on which too little is free takes nothing from the others."""
-    left = not_negative(minus(free, held))
-    return left.without() if isinstance(left, Room) and isinstance(held, Placed) else left
-
-
-def total(vectors: Collection[Vector], zero: Vector) -> Vector:
-    # As in `plus`.
-    if {zero.__class__, *map(type, vectors)} == {tuple}:
-        return tuple(map(sum, zip(zero, *vectors, strict=True)))
-    for vector in vectors:
-        zero = plus(zero, vector)
-    return zero
-
-
-def fits(demand: Vector, free: Vector) -> bool:
-    """True if the demand fits; a demand of zero fits even where `free` is negative."""
-    # This is the hottest path of a pass.
-    for asked, there in zip(demand, free, strict=True):
-        if asked > there and asked:
-            return False
-    return free.__class__ is tuple or not isinstance(free, Room) or free.has_place(demand)
-
-
-def place(demand: Vector, free: Vector) -> Vector | None:
-    """Return what a job of this demand would hold if it started in `free`, or None if no node has
-    as much free. The sums are not compared."""
-    return free.place(demand) if isinstance(free, Room) else demand
-
-
-def placed(demand: Vector, free: Vector) -> Vector:
-    """Return what a job of this demand holds that starts in `free`, into which it fits."""
-    found = place(demand, free)
-    assert found is not None, "a job was started for which there was no room"
-    return found
-
-
-def short_axes(demand: Vector, free: Vector) -> list[int]:
-    """Return the axes on which `demand` does not fit into `free`."""
-    pairs = enumerate(zip(demand, free, strict=True))
-    found = [axis for axis, (asked, there) in pairs if asked > there and asked]
-    return sorted({*found, *free.lacking(demand)}) if isinstance(free, Room) else found
-
-
-def lacking_of(demand: Vector, free: Vector, axis: int) -> tuple[int, int]:
-    """Return how much the demand wants of an axis on which it is short, and the free amount that it
-    could be taken of."""
-    amounts = demand[axis], free[axis]
-    return free.lacking(demand).get(axis, amounts) if isinstance(free, Room) else amounts
-
-
-def combine(left: Vector, right: Vector, change: Change) -> Vector:
-    """Return each two amounts made one, on each node too. A plain vector is on no node. What is on
-    a closed node of a room changes nothing."""
-    if len(left) != len(right):
-        raise ValueError("vectors of machines with different resources")
-    if isinstance(left, Room) and isinstance(right, Placed):
-        right = right.on(left.nodes)
-    elif isinstance(right, Room) and isinstance(left, Placed):
-        left = left.on(right.nodes)
-    amounts = tuple(map(change, left, right))
-    if not isinstance(right, Placed):
-        return left.like(amounts, left.nodes) if isinstance(left, Placed) else amounts
-    nodes = dict(left.nodes) if isinstance(left, Placed) else {}
-    for name, there in right.nodes.items():
-        nodes[name] = tuple(map(change, nodes.get(name, (0,) * len(there)), there))
-    one = right if isinstance(right, Room) or not isinstance(left, Placed) else left
-    return one.like(amounts, nodes)
+            nodes[self.shared.node] = (*nodes[self.shared.node][: len(self.sums)], *parts)
+        return self._like(self.sums, nodes).without()
 
 
 # -- instances of countable resources --------------------------------------------------------------

@@ -17,16 +17,15 @@ from msgspec.structs import replace
 
 from drfd.common.units import AXES, DISK_AXES, PLAIN_AXES
 from drfd.core.model.machine import (
+    Allocation,
+    FreeResources,
     Instance,
     InstancePlace,
     Instances,
     NodeDemand,
-    Placed,
-    Room,
     SharedInstances,
     Vector,
     minus,
-    node_of,
 )
 
 _plain_amounts = attrgetter(*(axis.field for axis in PLAIN_AXES.values()))
@@ -211,13 +210,13 @@ class Axes:
         count, part = counts.get(name, 0), dict(amount.gres_memory).get(name, size)
         return (min(part, size) if count == 1 else count * size) + counts.get(memory_axis(name), 0)
 
-    def room(self, free: Vector) -> Vector:
-        """Return these free amounts with all of each node, and of each shared instance, free."""
+    def free(self, sums: Vector) -> FreeResources:
+        """Return what is free without jobs: all of each node, and of each shared instance."""
         if not self.nodes and self.shared is None:
-            return free
-        nodes = {node.name: self.amounts(node.capacity) for node in self.nodes} or {"": tuple(free)}
+            return FreeResources(sums)
+        nodes = {node.name: self.amounts(node.capacity) for node in self.nodes} or {"": sums}
         if self.shared is None:
-            return Room(free, nodes)
+            return FreeResources(sums, nodes, nodes)
         name, size = self.shared
         nodes[self.home] += (size,) * len(self._shared_names)
         shared = SharedInstances(
@@ -227,20 +226,20 @@ class Axes:
             names=self._shared_names,
             places={instance: place for (kind, instance), place in self.places if kind == name},
         )
-        return Room(free, nodes, shared=shared)
+        return FreeResources(sums, nodes, nodes, shared)
 
     @property
     def _shared_names(self) -> tuple[str, ...]:
         """The instances that several jobs may share."""
         return dict(self.instances).get(self.shared[0], ()) if self.shared is not None else ()
 
-    def held(self, demand: Vector, instances: Instances, node: str) -> Vector:
+    def held(self, demand: Vector, instances: Instances, node: str) -> Allocation:
         """Return what a job of this demand holds on this node that was given these instances.
         Instances that the machine no longer has use no capacity, and neither does a node that is no
         longer there. A job from before there were nodes is on the first one."""
         name = node or self.home
         if self.nodes and all(each.name != name for each in self.nodes):
-            return (0,) * len(demand)
+            return Allocation((0,) * len(demand))
         there = {name: frozenset(some) for name, some in self.instances}
         gone = {
             name: len(set(some).difference(there.get(name, ())))
@@ -258,20 +257,20 @@ class Axes:
         parts = [part if each in own else 0 for each in self._shared_names]
         return self.on_node(name, (*amounts[:axis], sum(parts), *amounts[axis + 1 :]), parts)
 
-    def on_node(self, node: str, amounts: Vector, parts: Iterable[int] = ()) -> Vector:
+    def on_node(self, node: str, amounts: Vector, parts: Iterable[int] = ()) -> Allocation:
         """Return amounts that are in use on this node, with these parts of its shared instances."""
         if not self.nodes and self.shared is None:
-            return amounts
+            return Allocation(amounts)
         parts = tuple(parts) or (0,) * len(self._shared_names)
-        return Placed(amounts, {node: amounts + parts if node == self.home else amounts})
+        return Allocation(amounts, {node: amounts + parts if node == self.home else amounts})
 
     def split_gres(
-        self, gres: Iterable[tuple[str, int]], held: Vector
+        self, gres: Iterable[tuple[str, int]], held: Allocation
     ) -> tuple[list[tuple[str, int]], Instances]:
         """Split what a job asks for into what it gets as whole instances that are not chosen yet,
         and the shared instances that it was placed on."""
         whole = [pair for pair in gres if not self.is_shared(pair[0])]
-        if self.shared is None or not isinstance(held, Placed):
+        if self.shared is None or not held.nodes:
             return whole, ()
         there = zip(self._shared_names, held.parts(self.home), strict=True)
         return whole, ((self.shared[0], tuple([each for each, part in there if part])),)
@@ -285,14 +284,16 @@ class Axes:
             {name: amount for name, amount in amounts.items() if name not in lost}
         )
 
-    def released(self, demand: Vector) -> Vector:
-        """Return the part of a demand, or of what a job holds, that a frozen job releases: cores
-        and rates, not memory."""
-        names = zip(self.names, demand, strict=True)
-        rates = tuple([amount if kind_of(name) in _RATES else 0 for name, amount in names])
-        return self.on_node(node_of(demand), rates) if isinstance(demand, Placed) else rates
+    def released(self, held: Allocation) -> Allocation:
+        """Return the part of what a job holds that a frozen job releases: cores and rates, not
+        memory."""
+        return self.on_node(held.node, self._rates(held.sums))
 
-    def at_home(self, amount: Resources) -> Vector:
+    def _rates(self, amounts: Vector) -> Vector:
+        names = zip(self.names, amounts, strict=True)
+        return tuple([amount if kind_of(name) in _RATES else 0 for name, amount in names])
+
+    def at_home(self, amount: Resources) -> Allocation:
         """Return an amount that is used on the controller's own node."""
         return self.on_node(self.home, self.amounts(amount))
 
@@ -301,7 +302,7 @@ class Axes:
 
     def to_resume(self, demand: Vector, node: str) -> Vector:
         """Return what a job that is frozen on this node waits for."""
-        released = self.released(tuple(demand))
+        released = self._rates(demand)
         return NodeDemand(released, frozenset({node})) if self.nodes else released
 
     def unknown_disk(self, amount: Resources) -> str | None:

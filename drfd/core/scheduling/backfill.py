@@ -46,17 +46,7 @@ from drfd.core.model.events import StartReason
 from drfd.core.model.hours import first_start_s
 from drfd.core.model.hours import length_s as window_length_s
 from drfd.core.model.job import ROOT, JobState
-from drfd.core.model.machine import (
-    Room,
-    Vector,
-    fits,
-    least,
-    minus,
-    place,
-    placed,
-    remainder,
-    total,
-)
+from drfd.core.model.machine import Allocation, FreeResources, Vector
 from drfd.core.scheduling.debts import Debt
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.release_times import (
@@ -76,13 +66,13 @@ class Reservation:
     leaf: str
     demand: Vector
     #: What the job will hold when it starts at the shadow time.
-    held: Vector
+    held: Allocation
     #: The shadow time (Unix time): the job starts by then if all jobs end as estimated.
     start_s: float
     #: The estimated end of the job if it starts at the shadow time (Unix time).
     end_s: float
     #: What jobs below each node at which the reservation counts may hold beyond the shadow time.
-    extras: Mapping[str, Vector]
+    extras: Mapping[str, FreeResources]
     #: The first shadow time that it was given.
     due_s: float
     #: Whether no other job may start in what this one needs of the free resources.
@@ -105,7 +95,7 @@ class Reservation:
         )
 
     @property
-    def extra(self) -> Vector:
+    def extra(self) -> FreeResources:
         """Return what jobs on the machine may hold beyond the shadow time."""
         return self.extras[ROOT]
 
@@ -131,10 +121,10 @@ class KeptReservation(NamedTuple):
             job_id=self.job_id,
             leaf=leaf,
             demand=demand,
-            held=demand,
+            held=Allocation(tuple(demand)),
             start_s=start_s,
             end_s=start_s,
-            extras={self.within: minus(demand, demand)},
+            extras={self.within: FreeResources((0,) * len(demand))},
             due_s=self.due_s,
             is_drain=self.is_forced,
             is_forced=self.is_forced,
@@ -142,7 +132,7 @@ class KeptReservation(NamedTuple):
         )
 
 
-_time, _held = itemgetter(0), itemgetter(2)
+_time = itemgetter(0)
 
 
 class Shadow(NamedTuple):
@@ -151,16 +141,16 @@ class Shadow(NamedTuple):
     #: Unix time.
     start_s: float
     #: What is free then beside it.
-    extra: Vector
+    extra: FreeResources
     #: What it holds then.
-    held: Vector
+    held: Allocation
 
 
 def shadow(
     demand: Vector,
     length_s: float,
     *,
-    free: Vector,
+    free: FreeResources,
     now_s: float,
     ends: Sequence[LineEnd],
     reservations: Sequence[Reservation] = (),
@@ -170,16 +160,15 @@ def shadow(
     `reservations` come before the new one."""
     changes = ends
     if reservations:
-        none = minus(free, free)
-        taken = [(each.start_s, 0, minus(none, each.held)) for each in reservations]
+        taken = [(each.start_s, 0, -each.held) for each in reservations]
         returned = [(each.end_s, 0, each.held) for each in reservations]
         changes = sorted([*ends, *taken, *returned], key=_time)
     at_s, done = now_s, 0
     # Reservations give nothing back that they have not taken: the sums do not suffice before this.
-    for axis, (asked, there) in enumerate(zip(demand, free, strict=True)):
+    for axis, (asked, there) in enumerate(zip(demand, free.sums, strict=True)):
         if asked > max(there, 0):
             for end_s, _, held in ends:
-                there += held[axis]
+                there += held.sums[axis]
                 if asked <= there:
                     at_s = max(at_s, end_s)
                     break
@@ -188,55 +177,59 @@ def shadow(
     while True:
         # Apply all changes of one moment together.
         upto = bisect_right(changes, at_s, done, key=_time)
-        free, done = total([*map(_held, changes[done:upto])], free), upto
-        if fits(demand, free):
+        for _, _, held in changes[done:upto]:
+            free += held
+        done = upto
+        if free.fits(demand):
             later = [each for each in reservations if at_s < each.start_s]
             if _delayed(later, demand, at_s + length_s, free) is None:
                 holding = [each for each in later if each.holds_back(demand)]
-                held = placed(demand, left_by(holding, at_s + length_s, free))
-                return Shadow(at_s, minus(free, held), held)
+                held = left_by(holding, at_s + length_s, free).placed(demand)
+                return Shadow(at_s, free - held, held)
         if done == len(changes):
             return None
         at_s = changes[done][0]
 
 
-def allows(reservation: Reservation, demand: Vector, end_s: float, free: Vector) -> bool:
+def allows(reservation: Reservation, demand: Vector, end_s: float, free: FreeResources) -> bool:
     """Return whether a job with this demand and estimated end may start in `free`, before the
     shadow time, without delaying the reservation."""
-    if reservation.is_drain and not fits(demand, remainder(free, reservation.held)):
+    if reservation.is_drain and not free.remainder(reservation.held).fits(demand):
         return False
     if end_s <= reservation.start_s:
         return True
     # The same node or instance must have enough free now and at the shadow time.
     extra = reservation.extra
-    return fits(demand, least(free, extra) if isinstance(free, Room) else extra)
+    return (free.least(extra) if free.capacity else extra).fits(demand)
 
 
 def _delayed(
-    reservations: Sequence[Reservation], demand: Vector, end_s: float, free: Vector
+    reservations: Sequence[Reservation], demand: Vector, end_s: float, free: FreeResources
 ) -> Reservation | None:
     """Return the first of the reservations that such a job would delay, or None. The instances
     that one reservation leaves may be those that another needs."""
     for at, each in enumerate(reservations):
         if not allows(each, demand, end_s, free) and each.holds_back(demand):
             return each
-        if at and isinstance(free, Room):
+        if at and free.capacity:
             holding = [each for each in reservations[: at + 1] if each.holds_back(demand)]
             left = left_by(holding, end_s, free)
-            if left is not free and not fits(demand, left):
+            if left is not free and not left.fits(demand):
                 return each
     return None
 
 
-def left_by(reservations: Iterable[Reservation], end_s: float, free: Vector) -> Vector:
+def left_by(
+    reservations: Iterable[Reservation], end_s: float, free: FreeResources
+) -> FreeResources:
     """Return what the reservations leave of `free` to a job with this estimated end: what a drain
     does not need now, and of the others what is left at their shadow times."""
     left = free
     for each in reservations:
         if each.is_drain:
-            left = least(left, remainder(free, each.held))
+            left = left.least(free.remainder(each.held))
         if end_s > each.start_s:
-            left = least(left, each.extra)
+            left = left.least(each.extra)
     return left
 
 
@@ -245,22 +238,21 @@ def at_node(reservations: Iterable[Reservation], path: str) -> list[Reservation]
     if path == ROOT:
         return [each for each in reservations if path in each.extras]
     return [
-        replace(each, held=each.demand, extras={ROOT: each.extras[path]})
+        replace(each, held=Allocation(each.demand), extras={ROOT: each.extras[path]})
         for each in reservations
         if path in each.extras
     ]
 
 
 def taken(
-    reservation: Reservation, held: Vector, end_s: float, nodes: Collection[str]
+    reservation: Reservation, held: Allocation, end_s: float, nodes: Collection[str]
 ) -> Reservation:
     """Return the reservation after a job has been started before its shadow time, below these
     nodes."""
     if end_s <= reservation.start_s or reservation.extras.keys().isdisjoint(nodes):
         return reservation
     extras = {
-        path: minus(extra, held if path == ROOT else tuple(held)) if path in nodes else extra
-        for path, extra in reservation.extras.items()
+        path: extra - held if path in nodes else extra for path, extra in reservation.extras.items()
     }
     return replace(reservation, extras=extras)
 
@@ -435,7 +427,7 @@ class Start(NamedTuple):
     """A job that starts."""
 
     #: What it holds then.
-    held: Vector
+    held: Allocation
     #: The rule by which it starts.
     why: StartReason
 
@@ -478,7 +470,7 @@ class Backfill:
     #: What nodes hold now, and their limits.
     share_tree: ShareTree
     #: The resources that are left on the machine.
-    free: Vector
+    free: FreeResources
     #: The reservations in order: no later one may delay an earlier one.
     reservations: list[Reservation] = field(default_factory=list)
     #: The jobs that start, in order.
@@ -495,7 +487,7 @@ class Backfill:
         if self.slots_left == 0:
             return NoSlot()
         for path in (*self.share_tree.limited_nodes(leaf), ROOT):
-            if not fits(demand, self._room(path)):
+            if not self._room(path).fits(demand):
                 return NoRoom(path)
             delayed = self._delayed_at(path, demand, job_id)
             if delayed is not None:
@@ -554,8 +546,8 @@ class Backfill:
             others = [each if each.is_forced else replace(each, is_drain=False) for each in others]
         return _delayed(others, demand, self.pass_context.end_s(job_id), self._room(path))
 
-    def _room(self, path: str) -> Vector:
-        return self.free if path == ROOT else self.share_tree.room_below(path)
+    def _room(self, path: str) -> FreeResources:
+        return self.free if path == ROOT else FreeResources(self.share_tree.room_below(path))
 
     def admit(self, demand: Vector, job_id: int, leaf: str, why: StartReason | None = None) -> None:
         """Take what a job that starts now holds out of what is free, and out of the extras of the
@@ -563,12 +555,12 @@ class Backfill:
         if why is None:
             why = StartReason.BACKFILL if self.concerns(leaf) else StartReason.TURN
         held = None
-        if isinstance(self.free, Room) and self.reservations:
+        if self.free.capacity and self.reservations:
             there = at_node(self.reservations, ROOT)
-            held = place(demand, left_by(there, self.pass_context.end_s(job_id), self.free))
-        held = held or placed(demand, self.free)
+            held = left_by(there, self.pass_context.end_s(job_id), self.free).place(demand)
+        held = held or self.free.placed(demand)
         self.starts[job_id] = Start(held, why)
-        self.free = minus(self.free, held)
+        self.free -= held
         if self.slots_left is not None:
             self.slots_left -= 1
         if self.reservations:
@@ -604,7 +596,7 @@ class Backfill:
             job_id=job_id,
             leaf=leaf,
             demand=demand,
-            held=found[ROOT].held if ROOT in found else demand,
+            held=found[ROOT].held if ROOT in found else Allocation(tuple(demand)),
             start_s=start_s,
             end_s=start_s + context.length_s(job_id),
             extras={path: each.extra for path, each in found.items()},
@@ -663,7 +655,7 @@ class Backfill:
         context, is_root = self.pass_context, path == ROOT
         ends = context.ends() if is_root else self._ends_below[path]
         started = [
-            (context.end_s(each), each, held if is_root else tuple(held))
+            (context.end_s(each), each, held)
             for each, (held, _) in self.starts.items()
             if is_root or path in path_up(context.leaf(each))
         ]
@@ -676,5 +668,5 @@ class Backfill:
         found = defaultdict[str, list[LineEnd]](list)
         for end_s, job_id, held in self.pass_context.ends():
             for path in path_up(self.pass_context.leaf(job_id)) if job_id else ():
-                found[path].append((end_s, job_id, tuple(held)))
+                found[path].append((end_s, job_id, held))
         return found

@@ -21,29 +21,19 @@ from msgspec import structs
 
 from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
-from drfd.core.model.machine import (
-    Instance,
-    Placed,
-    Room,
-    Vector,
-    each_instance,
-    minus,
-    plus,
-    total,
-)
+from drfd.core.model.machine import Allocation, FreeResources, Instance, each_instance, total
 from drfd.core.model.resources import NOTHING, Axes, Resources
 
 
 def free_of(
-    ledger: Ledger, rules: Rules, external: ExternalLoad | None, leaving: Vector | None = None
-) -> Vector:
+    ledger: Ledger, rules: Rules, external: ExternalLoad | None, leaving: Allocation | None = None
+) -> FreeResources:
     """Return the resources that are free when jobs have released what is `leaving`; an amount is
     negative where more is held than there is."""
-    free = minus(rules.room, ledger.allocated)
+    free = rules.free - ledger.allocated
     if leaving is not None:
-        free = plus(free, leaving)
-    if isinstance(free, Room):
-        free = free.without(ledger.closed_nodes)
+        free += leaving
+    free = free.without(ledger.closed_nodes)
     return free if external is None else external.taken_from(free, ledger)
 
 
@@ -100,23 +90,22 @@ class ExternalLoad:
     #: Who uses most here, in no order.
     users: tuple[OutsideUse, ...] = ()
 
-    def kept_elsewhere(self, ledger: Ledger) -> Placed | None:
+    def kept_elsewhere(self, ledger: Ledger) -> Allocation | None:
         """Return what is kept free on those other nodes where jobs start, or None if that is
         nothing."""
         axes, closed = ledger.axes, ledger.closed_nodes
         known = {node.name for node in axes.nodes} - closed
         parts = {name: axes.amounts(used) for name, used in self.elsewhere if name in known}
-        return Placed(total(parts.values(), ledger.nothing), parts) if parts else None
+        return Allocation(total(parts.values(), ledger.nothing), parts) if parts else None
 
-    def kept_by_node(self, ledger: Ledger) -> Vector:
+    def kept_by_node(self, ledger: Ledger) -> Allocation:
         """Return all that is kept free, here and on other nodes."""
         here, elsewhere = ledger.axes.at_home(self.kept), self.kept_elsewhere(ledger)
-        return here if elsewhere is None else plus(here, elsewhere)
+        return here if elsewhere is None else here + elsewhere
 
-    def taken_from(self, free: Vector, ledger: Ledger) -> Vector:
+    def taken_from(self, free: FreeResources, ledger: Ledger) -> FreeResources:
         """Return what is left of `free`, without shared instances that are in use outside."""
-        left = minus(free, self.kept_by_node(ledger))
-        return left.shut(self.shared_names(ledger.axes)) if isinstance(left, Room) else left
+        return (free - self.kept_by_node(ledger)).shut(self.shared_names(ledger.axes))
 
     def shared_names(self, axes: Axes) -> tuple[str, ...]:
         """Return which instances of the resource that jobs may share they use."""

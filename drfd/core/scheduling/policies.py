@@ -46,7 +46,7 @@ from drfd.core.fairness.share_tree import (
 from drfd.core.ledger.queue import Entry
 from drfd.core.model.events import StartReason
 from drfd.core.model.job import ROOT, Postponed
-from drfd.core.model.machine import Room, Vector, fits, minus, placed, plus
+from drfd.core.model.machine import FreeResources, Vector, fits, plus
 from drfd.core.scheduling.backfill import (
     UNTIMED,
     Backfill,
@@ -70,7 +70,7 @@ class PassInput:
     #: The waiting jobs, and the resources that each leaf holds and has used.
     wait_index: WaitIndex
     #: The resources in which jobs may start.
-    free: Vector
+    free: FreeResources
     #: The facts about time; without them nothing is reserved.
     pass_context: PassContext | None = None
     #: The number of starts at which the pass stops and leaves the rest to the next one.
@@ -88,7 +88,7 @@ class Plan:
     #: The jobs to admit, in order.
     starts: Mapping[int, Start] = field(default_factory=dict)
     #: The resources left after them.
-    free: Vector
+    free: FreeResources
     #: Returns the leaves that still have waiting jobs, in the order in which they would be served
     #: next; until the next pass.
     find_order: Callable[[], Sequence[str]] = field(default=list, compare=False)
@@ -178,7 +178,7 @@ class _Pass:
     reads again the leaves of which this one has started jobs."""
 
     def __init__(
-        self, pass_input: PassInput, make_rank: MakeRank, lead_room: Vector | None = None
+        self, pass_input: PassInput, make_rank: MakeRank, lead_room: FreeResources | None = None
     ) -> None:
         self.wait_index = pass_input.wait_index
         self.pass_context = pass_input.pass_context or UNTIMED
@@ -205,7 +205,7 @@ class _Pass:
             self.startable = {*index.leaves}
             self.renew_startable()
             return
-        sums = tuple(self.backfill.free)
+        sums = self.backfill.free.sums
         for leaf in self._candidates:
             room = self.share_tree.headroom(leaf, sums)
             if leaf in index.heads and fits(index.least_needed(leaf), room):
@@ -243,7 +243,7 @@ class _Pass:
         delays no reservation; None if there is no room for it, however short it is."""
         if demand not in self._deadlines:
             deadline_s: float | None = inf
-            if not fits(demand, self.backfill.free):
+            if not self.backfill.free.fits(demand):
                 deadline_s = None
             elif self.backfill.reservations:
                 deadline_s = self.backfill.deadline_s(demand)
@@ -273,7 +273,7 @@ class _Pass:
         at = 0 if begin is None else bisect_left(line, (begin,))
         for entry, demand in islice(line, at, None):
             if (
-                fits(demand, free)
+                free.fits(demand)
                 and (
                     until_s == inf
                     or context.now_s + index.length_s(leaf, demand, context) <= until_s
@@ -375,7 +375,7 @@ class _DrfPass(_Pass):
             if not self.pass_context.has_waited_too_long(job_id):
                 return None
             path = self.share_tree.reached_limit(leaf, demand)
-            if path is None and not fits(demand, self.backfill.free):
+            if path is None and not self.backfill.free.fits(demand):
                 path = ROOT
             kind = self._scope(leaf), demand
             if (
@@ -536,7 +536,7 @@ class _DrfPass(_Pass):
     @cached_property
     def left_fitting(self) -> list[Vector]:
         """The demands of waiting jobs that fit into what is left free at the end of the pass."""
-        return [each for each in self.wait_index.leaves if fits(each, self.backfill.free)]
+        return [each for each in self.wait_index.leaves if self.backfill.free.fits(each)]
 
     def charge_idle(self) -> None:
         """Charge what reservations keep idle from now on to their leaves: what waiting jobs would
@@ -550,7 +550,7 @@ class _DrfPass(_Pass):
         left = {ROOT: free}
         lines = [zip(index.alike[each], repeat(each)) for each in fitting]
         for ((_, job_id), leaf), demand in merge(*lines):
-            if not fits(demand, left[ROOT]):
+            if not left[ROOT].fits(demand):
                 continue
             closed = self.backfill.closed_gate(demand, job_id, leaf)
             if not isinstance(closed, Delays):
@@ -558,13 +558,13 @@ class _DrfPass(_Pass):
             owner = closed.reservation.leaf
             nodes = (ROOT, *tree.limited_nodes(leaf))
             for path in nodes[1:]:
-                left.setdefault(path, tree.room_below(path))
+                left.setdefault(path, FreeResources(tree.room_below(path)))
             for _ in range(index.count(leaf, demand)):
-                if not all(fits(demand, left[path]) for path in nodes):
+                if not all(left[path].fits(demand) for path in nodes):
                     break
-                left |= {path: minus(left[path], placed(demand, left[path])) for path in nodes}
-                kept[owner] = plus(kept.get(owner, minus(demand, demand)), demand)
-            if not any(fits(each, left[ROOT]) for each in fitting):
+                left |= {path: left[path] - left[path].placed(demand) for path in nodes}
+                kept[owner] = plus(kept.get(owner, (0,) * len(demand)), demand)
+            if not any(left[ROOT].fits(each) for each in fitting):
                 break
         now_s = self.pass_context.now_s
         for leaf, held in kept.items():
@@ -577,7 +577,7 @@ class _DrfPass(_Pass):
         """Return whether a reserved job may be expected to start later than when others were held
         back for it: it waits for the machine now, or a job has passed that delays it."""
         extras = (extra for each in self.backfill.reservations for extra in each.extras.values())
-        has_delayed = bool(self.backfill.starts) and any(min(extra) < 0 for extra in extras)
+        has_delayed = bool(self.backfill.starts) and any(min(extra.sums) < 0 for extra in extras)
         return self._has_moved_reservation or has_delayed
 
     def next_pass_s(self) -> float | None:
@@ -715,7 +715,7 @@ class _BaselinePass(_Pass):
 
     def __init__(self, pass_input: PassInput, make_rank: MakeRank) -> None:
         open_nodes, free = None, pass_input.free
-        if isinstance(free, Room) and free.has_closed:
+        if free.has_closed:
             # Nobody need wait behind a job of a node on which nothing starts.
             open_nodes = free.without_jobs()
         super().__init__(pass_input, make_rank, open_nodes)
@@ -744,7 +744,7 @@ class _BaselinePass(_Pass):
             closed = backfill.closed_gate(demand, job_id, leaf)
             if closed is not None:
                 # Whoever waits for the machine, and for a limit too, lets nobody pass.
-                is_full = not fits(demand, backfill.free)
+                is_full = not backfill.free.fits(demand)
                 backfill.unpassed[ROOT if is_full else leaf] = job_id
                 if is_full:
                     return leaf, head

@@ -22,7 +22,7 @@ from drfd.core.fairness.share_tree import FairShare, ShareTree, path_up, ways_ap
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobState, Now
-from drfd.core.model.machine import Vector, fits, minus, short_axes, total
+from drfd.core.model.machine import Allocation, FreeResources, Vector, minus
 from drfd.core.scheduling.kept_free import ExternalLoad, free_of
 
 #: The seconds after the grace time in which stopped jobs are expected to release their resources.
@@ -82,7 +82,7 @@ def _starving(ledger: Ledger, share_tree: ShareTree, how: Preempting) -> dict[st
 
 
 #: (leaf, resources) that jobs which are being stopped or frozen will release.
-Releases = Sequence[tuple[str, Vector]]
+Releases = Sequence[tuple[str, Allocation]]
 
 
 @dataclass
@@ -129,9 +129,9 @@ def preempt(
     cannot make it fit, or if it will fit without. No job is stopped to make room for external load,
     nor in vain because of it."""
     demand, how = ledger.wanted(ledger.jobs[starving.job_id]), rules.preempting
-    gone = total([release for _, release in supply.leaving], ledger.nothing)
+    gone = sum([release for _, release in supply.leaving], Allocation(ledger.nothing))
     free = free_of(ledger, rules, None, gone)
-    if demand is None or how is None or fits(demand, free):
+    if demand is None or how is None or free.fits(demand):
         return []
     closed = ledger.closed_nodes
     candidates = (
@@ -141,11 +141,11 @@ def preempt(
     )
     left = share_tree.as_held()
     for leaf, release in supply.leaving:
-        left.hold(leaf, minus(ledger.nothing, release))
+        left.hold(leaf, (-release).sums)
     search = _Search(ledger, left, starving, demand, free, how)
     victims = search.victims(candidates)
-    gone = total([*map(search.release, victims)], gone)
-    if not fits(demand, free_of(ledger, rules, supply.external, gone)):
+    gone = sum(map(search.release, victims), gone)
+    if not free_of(ledger, rules, supply.external, gone).fits(demand):
         return []
     return [_request(ledger, victim, starving, how, now) for victim in victims]
 
@@ -190,7 +190,7 @@ class _Search:
         share_tree: ShareTree,
         starving: Starving,
         demand: Vector,
-        free: Vector,
+        free: FreeResources,
         how: Preempting,
     ) -> None:
         self._ledger = ledger
@@ -209,17 +209,17 @@ class _Search:
         for job in sorted(candidates, key=_newest_first):
             left.setdefault(job.spec.leaf, []).append(job)
         chosen: list[Job] = []
-        while not fits(self._demand, self.free):
+        while not self.free.fits(self._demand):
             victim = self._next(left)
             if victim is None:
                 return []
             chosen.append(victim)
             leaf = victim.spec.leaf
             left[leaf] = [job for job in left[leaf] if job is not victim]
-            self._move(victim, self._less(victim))
+            self._move(victim, -self.release(victim))
         needed: set[int] = set()
         for job in sorted(chosen, key=lambda job: (job.started_at or 0.0, job.id)):
-            if fits(self._demand, minus(self.free, self.release(job))):
+            if (self.free - self.release(job)).fits(self._demand):
                 self._move(job, self.release(job))
             else:
                 needed.add(job.id)
@@ -227,9 +227,9 @@ class _Search:
             return []
         return [job for job in chosen if job.id in needed]
 
-    def _move(self, job: Job, change: Vector) -> None:
-        self._share_tree.hold(job.spec.leaf, change)
-        self.free = minus(self.free, change)
+    def _move(self, job: Job, change: Allocation) -> None:
+        self._share_tree.hold(job.spec.leaf, change.sums)
+        self.free -= change
 
     def _starves_a_common_pool(self) -> bool:
         """Return whether a pool above the job and a victim would starve: it may lose more with the
@@ -241,13 +241,10 @@ class _Search:
                 return True
         return False
 
-    def release(self, job: Job) -> Vector:
+    def release(self, job: Job) -> Allocation:
         """Return the resources that the job releases when it is stopped or frozen."""
         held = self._ledger.allocation(job)
         return self._ledger.axes.released(held) if self._how.suspends else held
-
-    def _less(self, job: Job) -> Vector:
-        return minus(self._ledger.nothing, self.release(job))
 
     def _next(self, left: dict[str, list[Job]]) -> Job | None:
         """Return the next victim: from the top down where most is held, the job started last."""
@@ -257,12 +254,12 @@ class _Search:
         }
         for _, leaves in groupby(sorted(left, key=ranks.__getitem__), key=ranks.__getitem__):
             # If one job of a leaf may not be a victim, no other that releases the same may.
-            refused: set[tuple[str, Vector]] = set()
+            refused: set[tuple[str, Allocation]] = set()
             for job in merge(*(left[leaf] for leaf in leaves), key=_newest_first):
                 release = self.release(job)
                 if (job.spec.leaf, release) in refused:
                     continue
-                helps = any(release[axis] for axis in short_axes(self._demand, self.free))
+                helps = any(release.sums[axis] for axis in self.free.short_axes(self._demand))
                 if helps and self._may_go(job):
                     return job
                 refused.add((job.spec.leaf, release))
@@ -275,11 +272,11 @@ class _Search:
         # Within the starving node, neither job has a better claim than the other.
         if self._starving.path not in ours:
             return False
-        share_tree = self._share_tree
-        share_tree.hold(job.spec.leaf, self._less(job))
+        share_tree, release = self._share_tree, self.release(job)
+        share_tree.hold(job.spec.leaf, (-release).sums)
         keeps = all(share_tree.satisfaction(path) >= 1 for path in theirs)
         share_tree.hold(self._leaf, self._demand)
         is_just = share_tree.satisfaction(ours[-1]) <= share_tree.satisfaction(theirs[-1])
         share_tree.hold(self._leaf, minus(self._ledger.nothing, self._demand))
-        share_tree.hold(job.spec.leaf, self.release(job))
+        share_tree.hold(job.spec.leaf, release.sums)
         return keeps and is_just

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.job import Job, JobSpec, JobState
-from drfd.core.model.machine import Vector
+from drfd.core.model.machine import Allocation
 from drfd.core.model.resources import Resources
 
 
@@ -159,12 +159,14 @@ def _rounded(share: float) -> int:
 
 #: The estimated end of a job (Unix time), its id, and the resources that it gives back. The id is 0
 #: where it is not the end of one job.
-LineEnd = tuple[float, int, Vector]
+LineEnd = tuple[float, int, Allocation]
 _time, _id = itemgetter(0), attrgetter("id")
 
 
 #: What running jobs have in common of which the estimates are equal: a user, a demand and a limit.
 _Kind = tuple[str, Resources, int | None]
+#: When a job started, moved on by the time for which it was frozen (Unix time), and what it holds.
+_Part = tuple[float, Allocation]
 
 
 class Ends:
@@ -177,9 +179,8 @@ class Ends:
         #: Jobs that have changed since they were read.
         self._unread: set[int] = set() if ledger is None else set(map(_id, ledger.allocated_jobs()))
         self._kinds: dict[int, _Kind] = {}
-        #: User → kind → a job of it, and when each job started, moved on by the time for which it
-        #: was frozen, with what it holds.
-        self._alike: dict[str, dict[_Kind, tuple[JobSpec, dict[int, tuple[float, Vector]]]]] = {}
+        #: User → kind → a job of it, and all of them by id.
+        self._alike: dict[str, dict[_Kind, tuple[JobSpec, dict[int, _Part]]]] = {}
         #: User → since when and until when these ends do not move by themselves (Unix times).
         self._lines: dict[str, tuple[float, float, list[LineEnd]]] = {}
         #: Jobs whose ends move all the time: they have not started, or are frozen.

@@ -28,7 +28,6 @@ from drfd.core.model.machine import (
     Vector,
     choose_instances,
     each_instance,
-    node_of,
 )
 from drfd.core.scheduling.backfill import (
     KeptReservation,
@@ -371,7 +370,7 @@ def start_events(ledger: Ledger, plan: Plan, now: Now) -> Iterator[ev.Admitted |
             yield ev.Resumed(job_id, now.at_s, mono_s=now.mono_s)
             continue
         instances: Instances = ()
-        axes, node = ledger.axes, node_of(held)
+        axes, node = ledger.axes, held.node
         if job.spec.demand.gres and axes.is_home(node):
             taken = {*ledger.taken, *chosen}
             whole, shared = axes.split_gres(job.spec.demand.gres, held)

@@ -22,7 +22,7 @@ from math import inf
 from drfd.core.fairness.service_order import PassOver, Rank, ServiceOrder, Turns
 from drfd.core.fairness.share_tree import FairShare, ShareNode, ShareTree
 from drfd.core.ledger.queue import Entry, JobClass, LeafQueue, Limited, Place, Queues
-from drfd.core.model.machine import Vector, fits, minus, plus
+from drfd.core.model.machine import FreeResources, Vector, fits, minus, plus
 from drfd.core.scheduling.backfill import PassContext
 
 #: The first waiting job of a line: its entry in the queue, and its demand.
@@ -113,7 +113,7 @@ class WaitIndex:
         self._make_rank: MakeRank | None = None
         self._order: ServiceOrder
         #: See `begin`.
-        self._lead_room: Vector | None = None
+        self._lead_room: FreeResources | None = None
         #: The jobs that the present pass has admitted, how many of each array and group with a
         #: limit and of each class, and the first job of each class behind those admitted, with the
         #: classes of such jobs.
@@ -142,7 +142,7 @@ class WaitIndex:
         self,
         pass_context: PassContext,
         make_rank: MakeRank,
-        lead_room: Vector | None = None,
+        lead_room: FreeResources | None = None,
     ) -> None:
         """Begin a pass of a policy: read what has changed. In the order of service, jobs that do
         not fit into `lead_room` do not count as the next ones of their leaves.
@@ -290,9 +290,7 @@ class WaitIndex:
             return first
         most = self.shares.most(leaf)
         able = (
-            head
-            for head in self.heads_in_order[leaf]
-            if fits(head[1], room) and fits(head[1], most)
+            head for head in self.heads_in_order[leaf] if room.fits(head[1]) and fits(head[1], most)
         )
         return next(able, None)
 

@@ -53,7 +53,7 @@ class CoreWeights:
         axes = self._engine.ledger.axes
         if job.state not in ALLOCATED_STATES or job.node not in ("", axes.home):
             return None
-        held = self._engine.ledger.allocation(job)[CORES]
+        held = self._engine.ledger.allocation(job).sums[CORES]
         if not held:
             return None
         most = job.spec.cores_max_milli

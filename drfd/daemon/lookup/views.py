@@ -36,7 +36,7 @@ from drfd.core.model.job import (
     Usage,
     output_path,
 )
-from drfd.core.model.machine import Vector, plus
+from drfd.core.model.machine import Vector, not_negative, plus
 from drfd.core.model.resources import Axes, ClusterNode, Resources
 from drfd.core.scheduling.debts import Debt, settled, share_hours
 from drfd.core.scheduling.kept_free import ExternalLoad, free_of
@@ -600,7 +600,7 @@ def machine_views(
     home, held, counts = ledger.axes.home, dict[str, Vector](), dict[str, int]()
     for job in ledger.allocated_jobs():
         name = job.node or home
-        amounts = tuple(ledger.allocation(job))
+        amounts = ledger.allocation(job).sums
         held[name] = plus(held[name], amounts) if name in held else amounts
         counts[name] = counts.get(name, 0) + 1
     found: list[replies.MachineView] = []
@@ -697,7 +697,8 @@ def shares_view(
 ) -> replies.SharesReply:
     """Return every node of the tree with a job and every configured pool, in order of their paths.
     `debts` are those after a pass and are shown as they are at `now_s` (Unix time)."""
-    free = free_of(ledger, rules, external)
+    # After a change of the configuration, more may be allocated than there is.
+    free = not_negative(free_of(ledger, rules, external).sums)
     active = ledger.active_leaves()
     tree = rules.shares.share_tree(ledger.used, active)
     counts: dict[str, tuple[int, int]] = {}
@@ -723,7 +724,7 @@ def shares_view(
             }
     view: replies.SharesReply = {
         "capacity": resources_view(rules.axes.resources(rules.shares.capacity)),
-        "free": resources_view(rules.axes.resources(_not_negative(free))),
+        "free": resources_view(rules.axes.resources(free)),
         "nodes": [nodes[path] for path in sorted(nodes)],
     }
     if external is not None:
@@ -755,12 +756,6 @@ def _weight_view(rule: NodeRule, axes: Axes) -> float | dict[str, float]:
     if len(set(weights)) == 1:
         return float(weights[0])
     return {name: float(weight) for name, weight in zip(axes.names, weights, strict=True)}
-
-
-def _not_negative(vector: Vector) -> Vector:
-    """Return the amounts with zero in place of negative ones: after a change of the configuration,
-    more may be allocated than there is."""
-    return tuple(max(0, amount) for amount in vector)
 
 
 def _number(share: Fraction) -> float:
