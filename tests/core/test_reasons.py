@@ -285,6 +285,24 @@ def test_a_user_who_is_newer_than_the_pass_is_told_a_reason_as_those_before(benc
     assert why(bench, 4, last).code is why(bench, 3, last).code
 
 
+def test_who_would_hurt_a_reservation_is_not_told_of_those_who_are_in_nobodys_way(bench):
+    """Erin's short job starts when Alice's ends, and Alice's long one does not, with it or
+    without."""
+    bench.start(of(ALICE, 3, limit_s=600))
+    bench.start(of(BOB, 4))
+    bench.submit(of(DAVE, 7))
+    bench.submit(of(ALICE, 3, limit_s=None), at_s=50)
+    bench.submit(of(ERIN, 4, limit_s=60), at_s=50)
+    last = look_and_schedule(bench, 60)
+    assert [each.job_id for each in last.reservations] == [3]
+    own = short("cores", 3000, 2000, holder("1", "alice", 3000, 600, is_own=True))
+    assert why(bench, 4, last) == ReservedFirst((own,), "3", "dave", 1)
+    bench.feed(st.CancelAsked(now(), 3, ADMIN))
+    last = look_and_schedule(bench, 70)
+    assert last.reservations == ()
+    assert why(bench, 4, last) == TooLittleFree((own,))
+
+
 # -- other policies --------------------------------------------------------------------------------
 
 

@@ -469,19 +469,23 @@ def check_served_first(oracle: Oracle, job: Job, fact: ServedFirst, named: set[i
 def check_reserved_first(
     oracle: Oracle, job: Job, fact: ReservedFirst, named: set[int] | None
 ) -> None:
-    """Who is named has a reservation, waits for what is short, and gets it when it comes back."""
+    """Who is named has a reservation, waits for what is short, and gets it when it comes back, or
+    would be delayed."""
     reserved = [each.job_id for each in oracle.made.last.reservations]
     other = oracle.owner(fact.job)
     assert other.id in reserved
     assert other.spec.user == fact.user
-    assert other.spec.leaf != job.spec.leaf
     assert fact.count <= len(reserved)
     short = [oracle.axes.names.index(each.shortage.axis) for each in fact.shortfalls]
-    assert any(oracle.wants(other)[at] for at in short)
+    takes = any(oracle.wants(other)[at] for at in short)
     if named is not None and job.state is not JobState.SUSPENDED:
         admitted = oracle.otherwise(named)
-        assert other.id in admitted
         assert job.id not in admitted
+        # If both alone waited, it would not start either.
+        beside = {each.spec.leaf for each in oracle.jobs.values()}
+        beside -= {job.spec.leaf, other.spec.leaf}
+        is_served = takes and other.id in admitted
+        assert is_served or job.id not in oracle.otherwise(named, beside)
 
 
 def check_nobody_else_is_to_blame(oracle: Oracle, job: Job, named: set[int]) -> None:

@@ -71,12 +71,6 @@ def plan(
     return POLICIES[policy](given)
 
 
-def run_pass(wait_index: WaitIndex, *, free: Vector, pass_context: PassContext | None) -> Plan:
-    """A pass of the daemon's own policy over an index that is kept."""
-    given = PassInput(wait_index=wait_index, free=FreeResources(free), pass_context=pass_context)
-    return POLICIES["drf"](given)
-
-
 class World(NamedTuple):
     tree: Tree
     #: A job's id is its place in this list, from 1.

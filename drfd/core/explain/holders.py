@@ -22,6 +22,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.events import StartReason
 from drfd.core.model.job import ROOT, Job, JobState
 from drfd.core.model.machine import FreeResources, Vector, fits, plus
+from drfd.core.scheduling.backfill import Delays
 from drfd.core.scheduling.policies import PassInput, Plan, drf
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
 
@@ -234,13 +235,21 @@ def after(case: Case, blame: Blame) -> ShareTree:
 def served_first(
     case: Case, blame: Blame, share_tree: ShareTree
 ) -> ServedFirst | ReservedFirst | None:
-    """Return the leaves, or jobs with a reservation, that take so much of what comes back that the
-    job does not fit any more; None if it fits at its turn. A pass tells, over what there is when
-    the blamed jobs have ended; `share_tree` has what the leaves hold then, and is changed."""
+    """Return the job with a reservation that the job would delay though it fits, or the leaves, or
+    jobs with a reservation, that take so much of what comes back that it does not fit any more;
+    None if it starts at its turn. A pass tells, over what there is when the blamed jobs have ended;
+    `share_tree` has what the leaves hold then, and is changed."""
     leaf, free = case.leaf, blame.free
     order = [*islice(case.plan.order, _MOST_LEAVES)]
     if leaf not in order:
         return None
+    if case.plan.reservations:
+        begun = _pass_after(case, order, blame, share_tree.without(()), max_starts=0)
+        head = case.ledger.queues[leaf][case.demand].first[1]
+        closed = begun.closed_gate(case.demand, head, leaf, begun.share_tree or share_tree)
+        if isinstance(closed, Delays):
+            first = case.ledger.jobs[closed.reservation.job_id]
+            return ReservedFirst(blame.shortfalls, first.label, first.spec.user, 1)
     plan = _pass_after(case, order, blame, share_tree.without(()))
     starts = [(case.ledger.jobs[job_id], start) for job_id, start in plan.starts.items()]
     takers = [other for other, start in starts if any(start.held.sums[axis] for axis in case.short)]
@@ -268,9 +277,15 @@ def served_first(
     return None
 
 
-def _pass_after(case: Case, order: list[str], blame: Blame, share_tree: ShareTree) -> Plan:
+def _pass_after(
+    case: Case,
+    order: list[str],
+    blame: Blame,
+    share_tree: ShareTree,
+    max_starts: int = _MOST_STEPS,
+) -> Plan:
     """Return a pass over these leaves, and those with a reservation, when the blamed jobs have
-    ended. The job's leaf wins ties."""
+    ended. The job's leaf wins ties. Jobs with a reservation start beside `max_starts` others."""
     ledger, plan, shares = case.ledger, case.plan, case.rules.shares
     before = tuple([each for each in plan.reservations if each.leaf in share_tree.nodes])
     queues = {}
@@ -299,7 +314,7 @@ def _pass_after(case: Case, order: list[str], blame: Blame, share_tree: ShareTre
             wait_index=WaitIndex(tables, share_tree),
             free=blame.free,
             pass_context=context,
-            max_starts=_MOST_STEPS,
+            max_starts=max_starts,
         )
     )
 
