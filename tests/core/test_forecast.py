@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from core.worlds import forecast, of, start_s
+from core.worlds import forecast, of, pass_over, start_s
 from drfd.common.errors import Refused
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.dependencies import may_start
@@ -462,6 +462,23 @@ def reason_at(bench: Bench, job_id: int, at_s: float = 0.0) -> Wait | None:
     bench.ledger.hold_back(now(at_s).at_s)
     last = schedule(bench.ledger, bench.rules, at_s=at_s)
     return explain_wait(bench.ledger.jobs[job_id], bench.ledger, last, bench.rules)
+
+
+# -- reservations ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("due_s", [None, 600, 5 * HOUR])
+def test_a_reservation_is_due_after_the_window_that_it_must_wait_for(due_s, bench):
+    """Before that it is not late, and holds nobody back as a drain."""
+    bench.start(lasting(6000, 5))
+    reserved = bench.submit(lasting(5000, 9))
+    reserving = ReservationSettings(delay_s=0)
+    (first,) = pass_over(bench, 0, reserving=reserving).reservations
+    assert (first.job_id, first.start_s) == (reserved, now(4 * HOUR).at_s)
+    if due_s is not None:
+        before = replace(first, due_s=now(due_s).at_s)
+        (first,) = pass_over(bench, 10, reserving=reserving, before=(before,)).reservations
+    assert first.due_s == now(max(4 * HOUR, due_s or 0)).at_s
 
 
 # -- which jobs start ------------------------------------------------------------------------------

@@ -190,6 +190,19 @@ def test_jobs_start_beside_those_that_another_scheduler_was_given_past_drfd():
     bench.check()
 
 
+@pytest.mark.parametrize(("limit_s", "starts"), [(1000, False), (60, True)])
+def test_what_is_free_now_on_one_node_and_later_on_another_is_not_enough(limit_s, starts):
+    """A job that waits for all of n0 is delayed by one that starts there, whatever n1 has then."""
+    bench = Bench(with_nodes((4, 8), (4, 8)))
+    for cores, node, ends_s in ((2, "n0", 100), (4, "n1", 50)):
+        bench.start(node_job(cores, node=node, time_limit_s=ends_s))
+    large = bench.submit(node_job(4, node="n0", pool="root.bob", actor=BOB))
+    small = bench.submit(node_job(2, time_limit_s=limit_s))
+    plan = pass_over(bench, 10, reserving=ReservationSettings(delay_s=0))
+    assert [(each.job_id, each.start_s) for each in plan.reservations] == [(large, now(100).at_s)]
+    assert plan.admitted == [small] * starts
+
+
 def test_who_waits_for_a_closed_node_holds_nobody_up_and_is_told_of_it():
     """Neither a reservation nor a long wait keeps others from the other node."""
     bench, scheduler = Bench(with_nodes((8, 16), (4, 8))), Scheduler(3600)

@@ -4,20 +4,23 @@ Each test gives jobs to a bench of 9 cores and asserts which of them start, and 
 """
 
 from dataclasses import dataclass, field
+from fractions import Fraction
+from math import inf
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from core.worlds import CAROL, DAVE, change, of, pass_of, submit, why
+from core.worlds import CAROL, DAVE, change, of, pass_of, preemptions, submit, why
 from drfd.core.decisions.stimuli import RemovedReport
 from drfd.core.explain.waits import OwesIdle
 from drfd.core.fairness.rules import Pool, Preempting, ReservationSettings, Rules
 from drfd.core.model.job import JobState, UserGroup
 from drfd.core.model.options import Demand
+from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
-from fakes import ALICE, BOB, Bench, ended, launched, now, replace, rules
+from fakes import ALICE, BOB, Bench, demand, ended, launched, now, replace, rules
 from seeds import examples
 
 
@@ -236,6 +239,32 @@ def test_room_for_a_starving_job_is_kept_while_jobs_leave_it_and_no_longer():
     assert [machine.starts(at_s) for at_s in (5001, 5060, 5080)] == [[], [], []]
     assert machine.scheduler.is_cut, "another pass is due"
     assert machine.starts(5080) == [passes]
+
+
+def test_nobody_is_stopped_for_another_of_the_pool_that_starves():
+    """The pool has too little, and of that Alice has more than her part and Bob has nothing."""
+    pools = {"lab": Pool(users=frozenset({"alice", "bob"}), weight=Fraction(3))}
+    bench = Bench(replace(rules(), pools=pools))
+    bench.start(of(CAROL, 4.5))
+    bench.start(of(ALICE, 3.5, pool="root.lab"))
+    extra = bench.start(of(ALICE, 1, pool="root.lab", preemptible=True))
+    starving = bench.submit(of(BOB, 1, pool="root.lab"))
+    for path, stopped in (("root.lab", []), ("root.lab.bob", [extra])):
+        found = preemptions(bench, path, starving)
+        assert [event.job_id for event in found] == stopped
+
+
+def test_nobody_is_stopped_in_vain_or_for_what_is_free():
+    bench = Bench(rules())
+    bench.start(of(ALICE, 5, preemptible=True))
+    bench.start(of(ALICE, 4, preemptible=True))
+    starving = bench.submit(of(BOB, 4))
+    for cores, stopped in ((0, [2]), (1, [])):
+        load = ExternalLoad(used=demand(cores, 0), kept=demand(cores, 0), until_s=inf)
+        found = preemptions(bench, "root.bob", starving, external=load)
+        assert [event.job_id for event in found] == stopped
+    bench.finish(2)
+    assert preemptions(bench, "root.bob", starving) == []
 
 
 def test_no_other_job_is_ever_stopped():
