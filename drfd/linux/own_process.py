@@ -14,6 +14,8 @@ from drfd.linux import syscalls
 RUN_MODULE = (sys.executable, "-I", "-m")
 #: The uid and gid of "nobody" on every Linux.
 NOBODY = 65534
+#: CAP_DAC_READ_SEARCH of capabilities(7), as a bit.
+_READ_ALL = 1 << 2
 OOM_SCORE = "/proc/self/oom_score_adj"
 #: OOM score of drfd's processes, from -1000 (killed never) to 1000 (first); jobs have 0, the usual.
 SPARED = -500
@@ -74,9 +76,14 @@ def part_of_memory(part: int, least_bytes: int) -> int:
     return max(least_bytes, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // part)
 
 
-def drop_rights(uid: int, gid: int, groups: Sequence[int]) -> None:
+def drop_rights(
+    uid: int, gid: int, groups: Sequence[int], load: Callable[[], object] | None = None
+) -> None:
     """Become this user for good, groups first, without any capability, and verify it. Raises
     PermissionError if that is not so.
+
+    `load` imports what runs from then on: as this user, but with the right to read all files, since
+    root may have installed drfd where no other user can read it.
 
     The process does not execute a program but stays a copy of the one that it was forked from, so
     the user may neither trace it nor get a core of it. A change of the effective uid alone ensures
@@ -86,6 +93,10 @@ def drop_rights(uid: int, gid: int, groups: Sequence[int]) -> None:
     os.setresgid(gid, gid, gid)
     os.setresuid(0, uid, 0)
     syscalls.set_dumpable(False)
+    if load is not None:
+        held = syscalls.capabilities()
+        syscalls.set_capabilities(held._replace(effective=held.permitted & _READ_ALL))
+        load()
     os.setresuid(uid, uid, uid)
     ids = (os.getresuid(), os.getresgid(), {*os.getgroups()})
     has_rights = uid != 0 and syscalls.capabilities().permitted

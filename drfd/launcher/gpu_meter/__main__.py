@@ -3,7 +3,7 @@
     python -m drfd.launcher.gpu_meter
 
 It writes a line every PERIOD_S seconds to standard output, and ends with its parent. What this
-module imports is all that it runs before it has given up its rights.
+module imports is all that it runs before it has given up its rights, but for that of reading files.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from importlib import import_module
+from types import ModuleType
 
 from drfd.linux import syscalls
 from drfd.linux.own_process import NOBODY, be_killed_first, drop_rights
@@ -33,9 +35,11 @@ def main() -> None:
     syscalls.set_parent_death_signal(signal.SIGKILL)
     if os.getppid() != parent:
         return
-    from drfd.launcher.gpu_meter.measuring import measure
+    _measuring().measure()
 
-    measure()
+
+def _measuring() -> ModuleType:
+    return import_module("drfd.launcher.gpu_meter.measuring")
 
 
 def _give_up_rights() -> None:
@@ -43,7 +47,7 @@ def _give_up_rights() -> None:
 
     An ordinary user's process keeps its uid, which is that of all jobs there."""
     if os.getuid() == 0:
-        drop_rights(NOBODY, NOBODY, [])
+        drop_rights(NOBODY, NOBODY, [], _measuring)
     syscalls.set_no_new_privileges()
     syscalls.set_dumpable(False)
 

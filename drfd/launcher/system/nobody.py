@@ -1,5 +1,5 @@
 """The start of a program of drfd's that reads what users or other parties have written: it gives up
-root's rights before it loads anything else.
+root's rights before it runs anything else.
 
     python -m drfd.launcher.system.nobody MODULE WORD...
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 
 from drfd.linux import syscalls
@@ -23,16 +25,17 @@ def without_rights(module: str) -> tuple[str, ...]:
 
 def main(module: str, *words: str) -> None:
     own = os.getuid(), os.getgid()
-    _give_up_rights()
-    import_module(module).main(words, own)
+    load = partial(import_module, module)
+    _give_up_rights(load)
+    load().main(words, own)
 
 
-def _give_up_rights() -> None:
+def _give_up_rights(load: Callable[[], object]) -> None:
     with suppress(OSError):
         be_killed_first()
     if os.getuid() == 0:
         try:
-            drop_rights(NOBODY, NOBODY, [])
+            drop_rights(NOBODY, NOBODY, [], load)
         except OSError:
             # A container may have no other uid than root's.
             syscalls.set_capabilities(syscalls.Capabilities(0, 0, 0))

@@ -24,6 +24,7 @@ import logging
 import os
 import re
 import resource
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Set
@@ -241,8 +242,9 @@ class PrivateSpaces:
 
     def _cleaned(self, uid: int, home: str, names: list[str], status: int) -> None:
         self._cleaning.discard(uid)
-        was_killed = os.WIFSIGNALED(status)
+        was_killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
         if was_killed:
+            log.warning("event=removal-killed uid=%d", uid)
             self._paused[uid] = time.monotonic() + _KILLED_PAUSE_S
         for name in names:
             tries = self._waste[uid].pop((home, name)) + (not was_killed)

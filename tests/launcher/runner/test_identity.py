@@ -357,6 +357,33 @@ def test_at_no_moment_may_its_user_trace_a_process_that_becomes_the_user():
     assert run(TRACED) == [[0], [64321] * 3, [64320] * 3]
 
 
+HOLDER = """
+import os
+from drfd.linux import syscalls
+
+def rights():
+    return [*os.getresuid(), *os.getgroups(), *syscalls.capabilities()]
+
+at_first = rights()
+
+def main(words, own):
+    print(json.dumps([words, own, at_first, rights()]))
+"""
+
+
+@as_root
+def test_what_gives_up_root_may_be_installed_where_only_root_can_read(tmp_path):
+    (tmp_path / "closed").mkdir(mode=0o700)
+    (tmp_path / "closed/holder.py").write_text("import json\n" + HOLDER)
+    code = "import sys\nsys.path.insert(0, sys.argv[1])\n"
+    code += "from drfd.launcher.system.nobody import main\nmain('holder', 'a', 'b')\n"
+    words, own, at_first, rights = run(code, tmp_path / "closed")
+    assert (words, own) == (["a", "b"], [0, 0])
+    # Its effective uid is nobody's, and it may read, before its own rights are gone.
+    assert (at_first[:3], at_first[3:4]) == ([0, NOBODY, 0], [1 << 2])
+    assert rights == [NOBODY] * 3 + [0, 0, at_first[-1]]
+
+
 KEEP = """
 import kernel_calls
 kernel_calls.set_securebits(int(sys.argv[1]))

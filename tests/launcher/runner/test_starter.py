@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
@@ -429,17 +429,27 @@ class Nested(Unconfined):
     ("first", "second"), [((7, 1), (7, 2)), ((8, 1), (7, 1)), ((7, 1), (7, 1))]
 )
 def test_alike_attempts_get_the_plans_that_each_would_get_alone(first, second):
-    def job(key: Key, **changed: Any) -> JobStart:
+    def job(
+        key: Key, account: int = 65534, groups: Sequence[int] = (5,), is_notice: bool = False,
+        **changed: Any,
+    ) -> JobStart:  # fmt: skip
         asked = order("true", cwd=Path("/"), uid=65534).order
         asked = replace(asked, id=key[0], attempt=key[1], **changed)
-        user = pwd.struct_passwd(("nobody", "", 65534, 65534, "", "/", "/bin/sh"))
-        return JobStart(Assignment(asked, -1), user, [65534], place=None)
+        user = pwd.struct_passwd(("nobody", "", account, 65534, "", "/", "/bin/sh"))
+        assignment = Assignment(asked, -1, is_notice=is_notice)
+        return JobStart(assignment, user, [*groups], place=None)
 
     plans = Plans(Nested("a test"), 0)
     plans.encoded(job(first, variables={"DRF_JOB_ID": "x"}), [])
     for each in (
         job(second),
         job(second, name="/job-7-1", variables={"DRF_JOB_ID": "/job-7-1"}),
+        job(second, account=65533),
+        job(second, groups=(5, 6)),
+        job(second, is_notice=True),
+        job(second, uid=65533),
+        job(second, tells_start=True),
+        job(second, output_max_bytes=9),
         job(second, threads=9),
         job(second, gid=5),
         job(second, empties_output=False),
