@@ -342,6 +342,30 @@ async def test_tasks_that_differ_have_rows_of_their_own_with_their_own_reasons(d
     assert "HELD" not in desk.shell.engine.ledger.arrays[1].states
 
 
+async def test_tasks_that_are_alike_share_a_row_when_those_between_them_differ(desk):
+    """Only neighbours shared a specification: every task had a row after the second change."""
+    await submit(desk, "0-9", held=True)
+    odd = [f"1_{index}" for index in range(1, 10, 2)]
+    await desk.ask(ALICE, op="set", select={"ids": odd}, demand={"cores_milli": 500})
+    await desk.ask(ALICE, op="set", select={"ids": [1]}, priority=7)
+    rows = (await desk.ask(ALICE, op="status"))["jobs"]
+    assert [row["array_tasks"] for row in rows] == ["0-8:2", "1-9:2"]
+
+
+async def test_an_order_about_all_rows_of_an_array_is_one_about_the_array(desk):
+    """`drf set -n NAME` was forgotten by `drf show` and `drf retry`."""
+    await submit(desk, "0-249", held=True, name="x")
+    select = {"name": "x", "user": "alice"}
+    await desk.ask(ALICE, op="set", select={"ids": ["1_3"]}, time_limit_s=70)
+    await desk.ask(ALICE, op="set", select=select, priority=7)
+    told = [each["event"] for each in (await desk.ask(ALICE, op="show", id=1))["events"]]
+    assert told == ["ArraySubmitted", "Changed"]
+    assert (await desk.ask(ALICE, op="submission", id=1))["submission"]["priority"] == 7
+    await desk.ask(ALICE, op="set", select={"ids": ["1_5"]}, name="y")
+    await desk.ask(ALICE, op="set", select=select, priority=8)
+    assert (await desk.ask(ALICE, op="submission", id=1))["submission"]["priority"] == 7
+
+
 # -- what takes long to read is read beside the loop: others are served meanwhile --------------
 
 

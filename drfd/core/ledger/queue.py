@@ -12,7 +12,7 @@ asks the gates again.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush, merge
@@ -439,6 +439,20 @@ def entry_of(job: Job) -> Entry:
     return -job.spec.priority, job.id
 
 
+def _some() -> deque[Any]:
+    """Return a list of the latest values: so many kinds of tasks of an array are told apart."""
+    return deque(maxlen=16)
+
+
+def _shared(latest: deque[T], value: T) -> T:
+    """Return what is equal to `value` among the latest ones, which it joins if it is new."""
+    for each in latest:
+        if each is value or each == value:
+            return each
+    latest.appendleft(value)
+    return value
+
+
 #: Id and outcome of a task that did not complete.
 FailedTask = tuple[int, Outcome]
 
@@ -472,8 +486,9 @@ class ArrayState:
     afters: Counter[tuple[Dependency, ...]] = field(default_factory=Counter)
     #: Cache: the rows of the live tasks in lists (see `Ledger.rows`), or None after a change.
     rows: Sequence[Job | Tasks] | None = field(default=None, compare=False)
-    #: The task that changed last, with which the next one shares what is equal.
-    _latest: Job | None = field(default=None, compare=False)
+    #: The latest specifications and lists of awaited jobs: the next ones that are equal are shared.
+    _specs: deque[JobSpec] = field(default_factory=_some, compare=False)
+    _awaits: deque[tuple[Dependency, ...]] = field(default_factory=_some, compare=False)
 
     def change(self, before: Job | None, job: Job, count: int = 1) -> None:
         """Take account of a change of a task, or of `count` new ones."""
@@ -494,15 +509,10 @@ class ArrayState:
         return common
 
     def _share(self, job: Job) -> None:
-        """Let a task share what is equal with the one that changed before it, since many are
-        changed alike."""
-        latest, self._latest = self._latest, job
-        if latest is None:
-            return
-        if job.spec is not latest.spec and job.spec == latest.spec:
-            structs.force_setattr(job, "spec", latest.spec)
-        if job.awaits is not latest.awaits and job.awaits == latest.awaits:
-            structs.force_setattr(job, "awaits", latest.awaits)
+        """Let a task share what is equal with those that changed before it, since many are changed
+        alike, and tasks that differ may take turns."""
+        structs.force_setattr(job, "spec", _shared(self._specs, job.spec))
+        structs.force_setattr(job, "awaits", _shared(self._awaits, job.awaits))
 
     def note_failure(self, job_id: int, outcome: Outcome | None) -> None:
         """Record the end of a task; an outcome of None counts as CANCELLED."""

@@ -8,6 +8,7 @@ cancelled next.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -180,12 +181,19 @@ class BatchActions:
         waiting: list[_Target] = []
         started: list[_Target] = []
         ledger = self.engine.ledger
+        # Rows that together have all tasks of an array that wait mean the array.
+        selected = Counter[int]()
+        async for each in InParts(wanted):
+            selected[each.job_id] += len(each.tasks)
         async for each in InParts(wanted):
             array_state = ledger.arrays.get(each.job_id)
             if array_state is None:
                 (started if self._has_started(each.job_id) else waiting).append(each)
                 continue
             tasks = each.tasks or [job.id for job in ledger.tasks(array_state.array)]
+            rows = ledger.rows(array_state) if each.tasks else ()
+            size = sum(row.size for row in rows if isinstance(row, Tasks))
+            is_whole = not each.tasks or selected[each.job_id] >= size
             ids = list[int]()
             async for job_id in InParts(tasks):
                 if self._has_started(job_id):
@@ -194,7 +202,7 @@ class BatchActions:
                     ids.append(job_id)
             for at in range(0, len(ids), _TASKS_AT_ONCE):
                 part = tuple(ids[at : at + _TASKS_AT_ONCE])
-                waiting.append(replace(each, tasks=part, is_part=not each.tasks))
+                waiting.append(replace(each, tasks=part, is_part=is_whole))
         return [*waiting, *started]
 
     async def _ask_all(
