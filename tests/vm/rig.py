@@ -30,7 +30,7 @@ PYTHON = "/opt/drfd/bin/python"
 #: The tests alone: what they test is the package that was installed.
 COPY = {
     ROOT / part: f"/srv/drfd/{part}"
-    for part in ("tests", "docs/decisions", "cli/drfd_experiments", "pyproject.toml")
+    for part in ("tests", "docs/decisions.md", "cli/drfd_experiments", "pyproject.toml")
 }
 #: Where the program that begins jobs' processes is in the guest, with failpoints.
 STARTER = "/srv/drfd-starter"
