@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from drfd.common.errors import Unavailable
-from drfd.launcher.runner.starter.sources import PROGRAM
 from instance import BIN, wait_for
 from slurm_cluster import processes_of
 
@@ -70,11 +69,15 @@ def test_the_demo_shows_the_paper_and_stops_the_liar(room):
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can cover a file by another one")
 def test_a_demo_whose_jobs_cannot_be_started_says_why_and_ends(room):
     """As where drfd was built without a C compiler."""
-    covered = f'mount --bind /dev/null {PROGRAM} && exec "$@"'
+    # That of the installed drfd, which the tests may stand beside.
+    code = "from drfd.launcher.runner.starter.sources import PROGRAM; print(PROGRAM)"
+    asked = [BIN / "python", "-I", "-c", code]
+    program = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    covered = f'mount --bind /dev/null {program} && exec "$@"'
     with demo(room, "unshare", "--mount", "sh", "-c", covered, "sh") as process:
         out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (Unavailable.exit_code, "")
-    assert err.strip().endswith(f"drfd-launcher: no job can be started: {PROGRAM} is no file")
+    assert err.strip().endswith(f"drfd-launcher: no job can be started: {program} is no file")
 
 
 def test_a_demo_that_is_interrupted_leaves_nothing(room):
