@@ -224,7 +224,8 @@ def init(options: argparse.Namespace) -> None:
     os.umask(0o022)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("x") as file:
+        # A path may contain bytes that are not UTF-8.
+        with path.open("x", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
     except FileExistsError:
         hint = f"drfd init FILE writes another one; drfd check-config {path} explains this one"

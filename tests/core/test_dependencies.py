@@ -264,6 +264,27 @@ def test_the_dependencies_of_one_users_jobs_are_bounded(bench, monkeypatch):
     assert bench.ledger.job_counts.more_dependencies == {ALICE.user: 1, BOB.user: 1}
 
 
+def test_the_dependencies_of_one_users_tasks_are_bounded(bench, monkeypatch):
+    """An array that waits for a thousand jobs took 2 GB with its 20,000 tasks."""
+    monkeypatch.setattr(dependencies, "MOST_OF_TASKS", 10)
+    ids = [bench.submit(spec(), held=True) for _ in range(4)]
+    (array,) = bench.feed(st.SubmitAsked(now(), after(*ids[:3]), spans=((0, 3, 1),)))
+    more = st.SubmitAsked(now(), after(*ids[:3]), spans=((0, 1, 1),))
+    with pytest.raises(Refused, match="would wait for 12 others beyond the first") as caught:
+        bench.feed(more)
+    assert caught.value.code == "too-many-dependencies"
+    every, fewer = (tuple(Dependency(each) for each in ids[:count]) for count in (4, 2))
+    with pytest.raises(Refused, match="would wait for 12 others"):
+        bench.feed(st.ChangeAsked(now(), array.array_id, ALICE, st.Change(after=every)))
+    bench.feed(st.ChangeAsked(now(), array.array_id, ALICE, st.Change(after=fewer)))
+    assert bench.ledger.job_counts.task_dependencies == {ALICE.user: 4}
+    (other,) = bench.feed(more)
+    assert bench.ledger.job_counts.task_dependencies == {ALICE.user: 8}
+    for each in (array, other):
+        bench.feed(st.CancelAsked(now(), each.array_id, ALICE))
+    assert bench.ledger.job_counts.task_dependencies == {}
+
+
 RULES = replace(rules(cores=1000, memory_gib=1000), max_waiting_per_user=10**6)
 
 

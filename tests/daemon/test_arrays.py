@@ -366,6 +366,23 @@ async def test_an_order_about_all_rows_of_an_array_is_one_about_the_array(desk):
     assert (await desk.ask(ALICE, op="submission", id=1))["submission"]["priority"] == 7
 
 
+async def test_an_array_and_a_task_of_it_are_all_its_tasks(desk):
+    await submit(desk, held=True)
+    assert [row[1] for row in await listed(desk, select={"ids": [1, "1_0"]})] == [0, "0-9"]
+
+
+async def test_an_order_that_the_budget_cuts_short_says_so(desk):
+    """It said that all was done: a part of the tasks was held."""
+    await submit(desk, "0-999")
+    engine = desk.shell.engine
+    budget = engine.journal.live_bytes(ALICE.uid) + 150_000
+    engine.rules = replace(engine.rules, max_kept_bytes_per_user=budget)
+    reply = await desk.ask(ALICE, op="hold", select={"ids": [1]})
+    assert [(each["id"], each["error"]["code"]) for each in reply["failed"]] == [(1, "too-long")]
+    held = engine.ledger.arrays[1].states["HELD"]
+    assert 0 < held < 1000 and held % 100 == 0
+
+
 # -- what takes long to read is read beside the loop: others are served meanwhile --------------
 
 

@@ -394,5 +394,6 @@ def _replace(client: Connection, reply: SubmissionReply, changes: Edits) -> None
         if not conditions.get("held"):
             client.request("release", select=select)
         raise
-    _raise_failure(client.request("cancel", select=select))
+    # Whatever becomes of the old job, which is held, the new one is there.
     output.tell(f"submitted job {new['id']} in place of job {label}")
+    _raise_failure(client.request("cancel", select=select))

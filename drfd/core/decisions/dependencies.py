@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import islice
 from math import inf
+from types import MappingProxyType
 
 from msgspec import structs
 
@@ -35,6 +36,9 @@ MOST_DEPENDENTS, MOST_OF_OTHERS = 10_000, 1_000
 #: Maximum number of dependencies beyond the first of each job, over all live jobs of one user: each
 #: costs time when the awaited job ends.
 MOST_MORE = 20_000
+#: Maximum number of dependencies beyond the first of each task, over all tasks of live arrays of
+#: one user: each takes memory, and the end of the awaited job is an event of each task.
+MOST_OF_TASKS = 100_000
 #: Number of jobs about which a walk along dependencies ends: it takes some milliseconds for them,
 #: and nobody else gets an answer meanwhile. A user may have a chain of 200,000.
 _MOST_WALKED = 4_000
@@ -117,10 +121,13 @@ def refuse_impossible(
     *,
     user: str,
     job_id: int | None = None,
+    tasks: Mapping[tuple[Dependency, ...], int] = MappingProxyType({}),
 ) -> None:
     """Raise Refused for dependencies on a job that does not exist, that too many wait for, or that
-    waits for `job_id` itself (a job or an array), and for any beyond the limit of `user`."""
+    waits for `job_id` itself (a job or an array), and for any beyond the limits of `user`. `tasks`
+    are the numbers of tasks of an array that are to wait, by what they wait for now."""
     _refuse_too_many(ledger, after, user, job_id)
+    _refuse_too_many_of_tasks(ledger, after, user, tasks)
     job = None if job_id is None else ledger.jobs.get(job_id)
     owner = job_id if job is None else job.array_id or job_id
     for each in after:
@@ -159,6 +166,24 @@ def _refuse_too_many(
             "too-many-dependencies",
             f"{user}'s jobs would wait for {total} others beyond the first of each; {MOST_MORE} "
             "are the most",
+            hint="wait for an array, or for a job that waits for the others",
+        )
+
+
+def _refuse_too_many_of_tasks(
+    ledger: Ledger,
+    after: Sequence[Dependency],
+    user: str,
+    tasks: Mapping[tuple[Dependency, ...], int],
+) -> None:
+    new = more_dependencies(after)
+    more = sum(count * (new - more_dependencies(old)) for old, count in tasks.items())
+    total = ledger.job_counts.task_dependencies[user] + more
+    if more > 0 and total > MOST_OF_TASKS:
+        raise Refused(
+            "too-many-dependencies",
+            f"the tasks of {user}'s arrays would wait for {total} others beyond the first of each; "
+            f"{MOST_OF_TASKS} are the most",
             hint="wait for an array, or for a job that waits for the others",
         )
 
@@ -310,11 +335,13 @@ def _news(
         if job_id in ledger.doomed:
             yield _cancelled(ledger, ledger.jobs[job_id], at_s), 1
     for on in ended:
-        for job_id in sorted(chain.from_iterable(ledger.dependents.get(on, {}).values())):
-            job = ledger.jobs.get(job_id)
-            # It may have been told meanwhile.
-            if job is not None and any(each.job_id == on for each in job.awaits):
-                yield _settled_for(ledger, job), 1 + len(job.awaits) // _DEPENDENCIES
+        # Sorted one by one: each turn begins anew, and there may be many arrays.
+        for owner in sorted(ledger.dependents.get(on, ())):
+            for job_id in sorted(ledger.dependents.get(on, {}).get(owner, ())):
+                job = ledger.jobs.get(job_id)
+                # It may have been told meanwhile.
+                if job is not None and any(each.job_id == on for each in job.awaits):
+                    yield _settled_for(ledger, job), 1 + len(job.awaits) // _DEPENDENCIES
 
 
 def _cancelled(ledger: Ledger, job: Job, at_s: float) -> ev.Cancelled:

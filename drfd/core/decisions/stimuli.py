@@ -16,6 +16,7 @@ lengthen, since others count on its end.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ import msgspec
 from msgspec import Struct
 
 from drfd.common.errors import NotPermitted, Refused
-from drfd.common.indices import Span
+from drfd.common.indices import Span, count_of
 from drfd.common.owner import Owner, read_owner
 from drfd.core.decisions import dependencies, job_requests
 from drfd.core.decisions import outcome as ends
@@ -33,7 +34,16 @@ from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.postponed import job_until_s, next_try
 from drfd.core.model import events as ev
-from drfd.core.model.job import WAITING_STATES, Job, JobSpec, JobState, Outcome, Usage, Whose
+from drfd.core.model.job import (
+    WAITING_STATES,
+    Dependency,
+    Job,
+    JobSpec,
+    JobState,
+    Outcome,
+    Usage,
+    Whose,
+)
 from drfd.core.model.job import Actor as Actor
 from drfd.core.model.job import Heard as Heard
 from drfd.core.model.job import Now as Now
@@ -77,7 +87,8 @@ class SubmitAsked(Stimulus):
         spec, at_s = job_requests.in_group(ledger, self.spec), self.now.at_s
         job_requests.refuse_unfit(spec, rules, ledger.limit_hours, at_s)
         job_requests.refuse_late_warning(spec)
-        dependencies.refuse_impossible(ledger, spec.after, self.ended, user=spec.user)
+        tasks: dict[tuple[Dependency, ...], int] = {(): count_of(self.spans)} if self.spans else {}
+        dependencies.refuse_impossible(ledger, spec.after, self.ended, user=spec.user, tasks=tasks)
         job_requests.refuse_too_many(
             ledger.job_counts.waiting[spec.user], spec.user, self.spans, rules
         )
@@ -280,13 +291,28 @@ class ChangeAsked(JobAsked):
     def decide(self, ledger: Ledger, rules: Rules) -> list[ev.Event]:
         new, array_state = job_requests.NewKinds(set), ledger.arrays.get(self.job_id)
         if array_state is not None:
-            self._refuse_impossible(ledger, self.job_id, array_state.array.spec)
+            if self.tasks and not self.is_part:
+                some = (ledger.jobs[each] for each in self.tasks if each in ledger.jobs)
+                tasks = Counter(job.spec.after for job in some)
+            else:
+                # Of a request about the whole array, the first part is refused if any is.
+                tasks = array_state.afters.copy()
+                tasks[()] = array_state.states.total() - tasks.total()
+            self._refuse_impossible(ledger, self.job_id, array_state.array.spec, tasks)
         return self.for_each_job(ledger, lambda job: self._change(job, ledger, rules, new))
 
-    def _refuse_impossible(self, ledger: Ledger, job_id: int, spec: JobSpec) -> None:
+    def _refuse_impossible(
+        self,
+        ledger: Ledger,
+        job_id: int,
+        spec: JobSpec,
+        tasks: Mapping[tuple[Dependency, ...], int],
+    ) -> None:
         after = self.change.after
         if after is not None:
-            dependencies.refuse_impossible(ledger, after, self.ended, user=spec.user, job_id=job_id)
+            dependencies.refuse_impossible(
+                ledger, after, self.ended, user=spec.user, job_id=job_id, tasks=tasks
+            )
 
     def _change(
         self, job: Job, ledger: Ledger, rules: Rules, new: job_requests.NewKinds
@@ -308,7 +334,8 @@ class ChangeAsked(JobAsked):
             job_requests.refuse_late_warning(spec)
         if job.array_id != self.job_id:
             # Else it is as for the array as a whole.
-            self._refuse_impossible(ledger, job.id, job.spec)
+            tasks = {} if job.array_id is None else {job.spec.after: 1}
+            self._refuse_impossible(ledger, job.id, job.spec, tasks)
         is_waiting_anew = job.not_before_s is not None or job.spec.begin_s != spec.begin_s
         if spec == job.spec and (wish.begin_s is None or not is_waiting_anew):
             return []

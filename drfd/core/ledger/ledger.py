@@ -105,6 +105,8 @@ class JobCounts:
     #: Dependencies beyond the first of each job, by user name; tasks of an array that have the same
     #: ones count as one job.
     more_dependencies: Counter[str] = field(default_factory=Counter)
+    #: Dependencies beyond the first of each task of an array, by user name.
+    task_dependencies: Counter[str] = field(default_factory=Counter)
 
     def count(self, spec: JobSpec, state: JobState, change: int) -> None:
         """Add `change` equal jobs to the counters of this state."""
@@ -530,6 +532,8 @@ class Ledger:
             if array_state is None:
                 self.job_counts.count_dependencies(spec, change)
                 continue
+            more = change * more_dependencies(spec.after)
+            add_to(self.job_counts.task_dependencies, spec.user, more)
             there = array_state.afters[spec.after]
             add_to(array_state.afters, spec.after, change)
             if not there or there + change == 0:

@@ -39,6 +39,9 @@ _AT_ONCE, _TASKS_AT_ONCE = 25, 100
 #: or never were.
 _MOST_REFUSALS = 1000
 
+#: Codes of the refusals for which a request about an array is fulfilled in part.
+_BEYOND_BUDGET = ("too-long", "too-much-kept")
+
 #: Makes a stimulus from the time, the id of the job or array, and the sender.
 MakeStimulus = Callable[[st.Now, int, st.Actor], st.JobAsked]
 #: The stimuli of verbs without further fields.
@@ -70,6 +73,8 @@ class _BatchResult:
     events: dict[str, list[ev.Event]] = field(default_factory=dict)
     #: The first refusal of each label, of the first `most` labels.
     refused: dict[str, Refused] = field(default_factory=dict)
+    #: Refusals of parts of arrays for what is stored already: other parts were not refused.
+    cut: dict[str, Refused] = field(default_factory=dict)
     #: The tasks that were refused, by label of their array.
     tasks: dict[str, list[int]] = field(default_factory=dict)
     #: The jobs and arrays that have been charged.
@@ -133,6 +138,8 @@ class BatchActions:
                     failed.append({"id": each.job_id, "error": error_view(refusal)})
                 continue
             done[each.label] = each.job_id
+            if each.label in result.cut and len(failed) < result.most:
+                failed.append({"id": each.job_id, "error": error_view(result.cut[each.label])})
             has_labels |= each.label != str(each.job_id)
             array_state = self.engine.ledger.arrays.get(each.job_id)
             unchanged = result.tasks.get(each.label)
@@ -182,7 +189,7 @@ class BatchActions:
         started: list[_Target] = []
         ledger = self.engine.ledger
         # Rows that together have all tasks of an array that wait mean the array.
-        selected = Counter[int]()
+        selected, sizes = Counter[int](), dict[int, int]()
         async for each in InParts(wanted):
             selected[each.job_id] += len(each.tasks)
         async for each in InParts(wanted):
@@ -191,9 +198,10 @@ class BatchActions:
                 (started if self._has_started(each.job_id) else waiting).append(each)
                 continue
             tasks = each.tasks or [job.id for job in ledger.tasks(array_state.array)]
-            rows = ledger.rows(array_state) if each.tasks else ()
-            size = sum(row.size for row in rows if isinstance(row, Tasks))
-            is_whole = not each.tasks or selected[each.job_id] >= size
+            if each.tasks and each.job_id not in sizes:
+                rows = ledger.rows(array_state)
+                sizes[each.job_id] = sum(row.size for row in rows if isinstance(row, Tasks))
+            is_whole = not each.tasks or selected[each.job_id] >= sizes[each.job_id]
             ids = list[int]()
             async for job_id in InParts(tasks):
                 if self._has_started(job_id):
@@ -239,6 +247,8 @@ class BatchActions:
                 unchanged = self._refused_tasks(target, outcome)
                 result.tasks.setdefault(target.label, []).extend(unchanged)
             if isinstance(outcome, Refused):
+                if target.tasks and outcome.code in _BEYOND_BUDGET:
+                    result.cut.setdefault(target.label, outcome)
                 if len(result.refused) < result.most:
                     result.refused.setdefault(target.label, outcome)
             elif isinstance(outcome, BaseException):

@@ -176,7 +176,9 @@ class Lookup:
             between = range(first, last + 1) if live else range(0)
             gone = (each for each in between if each in live and each not in ledger.jobs)
             for row in merge(rows, map(self.any_job, gone), key=place_of):
-                is_due = place_of(row) > after and place_of(row)[0] not in listed
+                # Of several tasks in a row, one may be named besides.
+                is_several = isinstance(row, Tasks) and row.size > 1
+                is_due = place_of(row) > after and (is_several or place_of(row)[0] not in listed)
                 yield row if is_due and _has_row(job_of(row), request) else None
 
     async def _listed(self, request: msg.StatusRequest) -> set[int]:

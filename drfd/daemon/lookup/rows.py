@@ -54,7 +54,9 @@ class WaitingRows:
             leaves = (leaf for leaf in ledger.queues if leaf.rpartition(".")[2] == name)
             entries = merge(*(line(ledger, leaf) for leaf in leaves))
         seen: dict[int, Row] = {}
-        for row in self._rows(islice(chain(entries, shut_out(ledger)), _MOST_PIECES)):
+        pieces = self._rows(islice(chain(entries, shut_out(ledger)), _MOST_PIECES))
+        # One entry may be of tasks of many rows that take turns.
+        for row in islice(pieces, _MOST_PIECES):
             if len(seen) == MOST_PENDING + len(shown):
                 break
             if user in (None, job_of(row).spec.user):
