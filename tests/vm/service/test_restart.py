@@ -169,7 +169,9 @@ def test_jobs_that_systemd_has_stopped_are_lost_and_all_runs_again(service, drop
 
 def test_jobs_that_were_killed_with_their_unit_say_by_which_signal(service):
     ids = service.running("alice", "bob")
-    run("systemctl", "kill", "--signal=KILL", "drfd.slice")
+    done = run("systemctl", "kill", "--signal=KILL", "drfd.slice", check=False)
+    # It has signalled all, but says so if a killed job's cgroup goes while it looks for more there.
+    assert done.returncode == 0 or "No such device" in done.stderr
     assert ends(service, ids) == [("FAILED", 9, None)] * 2
     service.await_answer()
     assert service.wait_end(service.submit("carol", "true"))["state"] == "COMPLETED"
