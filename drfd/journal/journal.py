@@ -199,7 +199,7 @@ class Journal:
                 ended.add(array_state.array.id)
             for each in ended:
                 self._bytes[job.spec.uid] -= self._bytes_of.pop(each)
-                if each == (job.array_id or job.id):
+                if each == job.submission_id:
                     self.submissions.end(each)
 
     def _count(self, job_id: int, uid: int, size: int) -> None:

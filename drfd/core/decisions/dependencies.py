@@ -20,14 +20,7 @@ from drfd.core.ledger import postponed
 from drfd.core.ledger.ledger import Ledger, more_dependencies
 from drfd.core.ledger.queue import ArrayState
 from drfd.core.model import events as ev
-from drfd.core.model.job import (
-    Dependency,
-    Job,
-    JobSpec,
-    JobState,
-    Outcome,
-    RequiredOutcome,
-)
+from drfd.core.model.job import Dependency, Job, JobSpec, JobState, Outcome, RequiredOutcome
 
 #: Maximum number of jobs that wait for one job, or for one array and its tasks: for a job of the
 #: same user, and of another user. An end costs work for each of them, and no user may block
@@ -129,7 +122,7 @@ def refuse_impossible(
     _refuse_too_many(ledger, after, user, job_id)
     _refuse_too_many_of_tasks(ledger, after, user, tasks)
     job = None if job_id is None else ledger.jobs.get(job_id)
-    owner = job_id if job is None else job.array_id or job_id
+    owner = job_id if job is None else job.submission_id
     for each in after:
         on = ledger.spec_of(each.job_id)
         if on is None and each.job_id not in ended:

@@ -547,7 +547,7 @@ class Ledger:
             if job is None or job.state not in WAITING_STATES:
                 continue
             array_state = None if job.array_id is None else self.arrays[job.array_id]
-            owner = job.array_id or job.id
+            owner = job.submission_id
             if job.broken is not None:
                 if array_state is not None:
                     (array_state.broken.add if sign > 0 else array_state.broken.discard)(job.id)

@@ -484,6 +484,11 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.array_id}{index}"
 
     @property
+    def submission_id(self) -> int:
+        """The id of what was submitted: of the array that the job is a task of, or else its own."""
+        return self.array_id or self.id
+
+    @property
     def restarts(self) -> int:
         """Number of earlier attempts that have come as far as executing the job's program."""
         return max(0, self.attempt - self.postponements - 1)

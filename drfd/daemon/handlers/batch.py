@@ -258,14 +258,11 @@ class BatchActions:
         if not actor.is_admin and not is_cancel:
             # A cancellation is a job's last change, and is charged with its submission. An array is
             # charged as one job.
-            changed = {
-                event.job_id if of is None else of.id
-                for outcome in outcomes
-                if isinstance(outcome, list)
-                for event in outcome
-                if isinstance(event, ev.JobEvent)
-                for of in (self.engine.ledger.arrays.of_task(event.job_id),)
-            } - result.charged
+            events = chain.from_iterable(each for each in outcomes if isinstance(each, list))
+            ids = {event.job_id for event in events if isinstance(event, ev.JobEvent)}
+            arrays = {each: self.engine.ledger.arrays.of_task(each) for each in ids}
+            owners = {each if array is None else array.id for each, array in arrays.items()}
+            changed = owners - result.charged
             result.charged |= changed
             self.quotas.take(quota_uid(actor), len(changed), _size_of(stimuli[0]))
 

@@ -530,7 +530,7 @@ class Requests:
 
     def _signed_part(self, job: Job) -> dict[str, object]:
         """Return the options of a submission and its whole command."""
-        payload = self.engine.journal.submissions.get(job.array_id or job.id) or Payload()
+        payload = self.engine.journal.submissions.get(job.submission_id) or Payload()
         notice = payload.content().notify if payload.shared else ()
         argv = list(map(carried, arguments(payload.own))) or job.spec.argv
         return {"argv": argv, "options": views.option_fields(job.spec, notice)}

@@ -484,7 +484,7 @@ class Link:
 
     def _order_and_payload(self, job: Job, found: Found) -> tuple[protocol.LaunchOrder, bytes]:
         engine = self._engine
-        payload = engine.journal.submissions.get(job.array_id or job.id) or Payload()
+        payload = engine.journal.submissions.get(job.submission_id) or Payload()
         order = messages.order_for(
             job,
             engine.journal.id,

@@ -377,7 +377,11 @@ def job_of(row: Row) -> Job:
 
 def place_of(row: Row) -> Place:
     """Return the place of a row in the order of lists."""
-    return (row.first.id, True) if isinstance(row, Tasks) else (row.id, False)
+    return first_id(row), isinstance(row, Tasks)
+
+
+def first_id(row: Row) -> int:
+    return row.first.id if isinstance(row, Tasks) else row.id
 
 
 def _merged(*rows: Iterable[Row | None]) -> Iterator[Row | None]:

@@ -18,7 +18,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.job import WAITING_STATES, Actor, Job, JobState, Tasks, leaf_path
 from drfd.core.scheduling.release_times import StartForecast
 from drfd.daemon.engine.engine import Engine
-from drfd.daemon.lookup.lookup import Lookup, Row, job_of
+from drfd.daemon.lookup.lookup import Lookup, Row, first_id, job_of
 from drfd.daemon.lookup.views import row_view, wait_view
 from drfd.daemon.users.turns import InParts
 from drfd.protocol import replies
@@ -60,7 +60,7 @@ class WaitingRows:
             if len(seen) == MOST_PENDING + len(shown):
                 break
             if user in (None, job_of(row).spec.user):
-                seen[_id_of(row)] = row
+                seen[first_id(row)] = row
         left -= sum(row.size if isinstance(row, Tasks) else 1 for row in seen.values())
         found = {row_id: None for row_id in seen if row_id not in shown}
         for state in WAITING_STATES if left > 0 else ():
@@ -69,8 +69,8 @@ class WaitingRows:
             async for waiting in InParts(rows):
                 if len(found) >= MOST_PENDING:
                     break
-                if waiting is not None and _id_of(waiting) not in shown:
-                    found[_id_of(waiting)] = None
+                if waiting is not None and first_id(waiting) not in shown:
+                    found[first_id(waiting)] = None
         return [*found][:MOST_PENDING]
 
     def count_pending(self) -> int:
@@ -86,7 +86,7 @@ class WaitingRows:
             # It may have started or ended in a pause.
             row = self.find(row_id)
             if row is not None:
-                rows[_id_of(row)] = self._view(row)
+                rows[first_id(row)] = self._view(row)
         return [*rows.values()]
 
     def find(self, row_id: int) -> Row | None:
@@ -98,7 +98,7 @@ class WaitingRows:
         row: Row = job
         if job.array_id is not None:
             rows = ledger.rows(ledger.arrays[job.array_id])
-            at = bisect_left(rows, row_id, key=_id_of)
+            at = bisect_left(rows, row_id, key=first_id)
             row = rows[at] if at < len(rows) else job
         return row if job_of(row).state in WAITING_STATES else None
 
@@ -148,11 +148,7 @@ def _row_of(job: Job, ledger: Ledger, groups: dict[int, list[Tasks]]) -> tuple[R
         end = row.end_of(job.id)
         if end is not None:
             return row, end
-    return rows[bisect_left(rows, job.id, key=_id_of)], job.id
-
-
-def _id_of(row: Row) -> int:
-    return row.first.id if isinstance(row, Tasks) else row.id
+    return rows[bisect_left(rows, job.id, key=first_id)], job.id
 
 
 # -- the latest jobs of a user, and words that command lines may contain ---------------------------
