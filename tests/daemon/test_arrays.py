@@ -13,6 +13,7 @@ from drfd.common.errors import NotPermitted, Refused
 from drfd.core.model.job import Outcome
 from drfd.daemon.launcher_link.messages import LaunchSettings, order_for, with_slurm_variables
 from drfd.daemon.lookup import lookup, views
+from drfd.daemon.lookup.rows import WaitingRows
 from drfd.payload.environment import may_set
 from fakes import ADMIN, ALICE, BOB, payload, replace, rules
 
@@ -366,9 +367,28 @@ async def test_an_order_about_all_rows_of_an_array_is_one_about_the_array(desk):
     assert (await desk.ask(ALICE, op="submission", id=1))["submission"]["priority"] == 7
 
 
-async def test_an_array_and_a_task_of_it_are_all_its_tasks(desk):
+@pytest.mark.parametrize("ids", ([1, "1_0"], ["1_9", "1_0", 1]))
+async def test_an_array_and_a_task_of_it_are_all_its_tasks_once(desk, ids):
     await submit(desk, held=True)
-    assert [row[1] for row in await listed(desk, select={"ids": [1, "1_0"]})] == [0, "0-9"]
+    assert [row[1] for row in await listed(desk, select={"ids": ids})] == ["0-9"]
+    alone = await listed(desk, select={"ids": ids}, tasks=True)
+    assert [row[0] for row in alone] == [*range(2, 12)]
+    await desk.ask(ALICE, op="cancel", select={"ids": ["1_0"]})
+    shown = await listed(desk, select={"ids": ids})
+    assert [row[1:] for row in shown] == [(0, "CANCELLED"), ("1-9", "HELD")]
+
+
+async def test_the_row_of_tasks_is_that_of_the_others_when_the_first_has_gone_on(desk):
+    """The others were missing from the snapshot in which the first started or ended."""
+    rows = WaitingRows(desk.shell.engine, desk.requests._lookup)
+    await desk.submit(ALICE, demand={"cores_milli": 9000})
+    await submit(desk, demand={"cores_milli": 9000})
+    assert [row["label"] for row in await rows.waiting_rows([3])] == ["2_[0-9]"]
+    await desk.finish(1)
+    assert [row["label"] for row in await rows.waiting_rows([3])] == ["2_[1-9]"]
+    await desk.finish(3)
+    assert [row["label"] for row in await rows.waiting_rows([3])] == ["2_[2-9]"]
+    assert await rows.waiting_rows([1, 13]) == []
 
 
 async def test_an_order_that_the_budget_cuts_short_says_so(desk):
@@ -381,6 +401,17 @@ async def test_an_order_that_the_budget_cuts_short_says_so(desk):
     assert [(each["id"], each["error"]["code"]) for each in reply["failed"]] == [(1, "too-long")]
     held = engine.ledger.arrays[1].states["HELD"]
     assert 0 < held < 1000 and held % 100 == 0
+
+
+async def test_tasks_that_the_budget_keeps_as_they_are_have_not_started(desk):
+    """`drf set` named all of them as started, below the refusal of a part."""
+    await submit(desk, "0-999", demand={"cores_milli": 9000})
+    engine = desk.shell.engine
+    budget = engine.journal.live_bytes(ALICE.uid) + 150_000
+    engine.rules = replace(engine.rules, max_kept_bytes_per_user=budget)
+    reply = await desk.ask(ALICE, op="set", select={"ids": [1]}, priority=3)
+    assert [(each["id"], each["error"]["code"]) for each in reply["failed"]] == [(1, "too-long")]
+    assert (reply["done"], "kept" in reply) == ([1], False)
 
 
 # -- what takes long to read is read beside the loop: others are served meanwhile --------------

@@ -73,7 +73,8 @@ class _BatchResult:
     events: dict[str, list[ev.Event]] = field(default_factory=dict)
     #: The first refusal of each label, of the first `most` labels.
     refused: dict[str, Refused] = field(default_factory=dict)
-    #: Refusals of parts of arrays for what is stored already: other parts were not refused.
+    #: The first refusal of each label for what is stored already: parts of an array may have been
+    #: done before.
     cut: dict[str, Refused] = field(default_factory=dict)
     #: The tasks that were refused, by label of their array.
     tasks: dict[str, list[int]] = field(default_factory=dict)
@@ -247,7 +248,7 @@ class BatchActions:
                 unchanged = self._refused_tasks(target, outcome)
                 result.tasks.setdefault(target.label, []).extend(unchanged)
             if isinstance(outcome, Refused):
-                if target.tasks and outcome.code in _BEYOND_BUDGET:
+                if outcome.code in _BEYOND_BUDGET:
                     result.cut.setdefault(target.label, outcome)
                 if len(result.refused) < result.most:
                     result.refused.setdefault(target.label, outcome)
@@ -274,6 +275,8 @@ class BatchActions:
         self, target: _Target, outcome: list[ev.Event] | BaseException
     ) -> Iterable[int]:
         """Return which tasks have not been changed because they have started."""
+        if isinstance(outcome, Refused) and outcome.code in _BEYOND_BUDGET:
+            return ()
         if isinstance(outcome, BaseException):
             return target.tasks or [target.job_id]
         changed = {event.job_id for event in outcome if isinstance(event, ev.JobEvent)}

@@ -133,6 +133,10 @@ class Lookup:
         if request.select.ids:
             named, after = set(request.select.ids), (0, False)
             listed = await self._listed(request)
+            # The rows of an array have its live tasks, also those that are named besides.
+            arrays = ((each, ledger.arrays.of_task(each)) for each in listed & ledger.jobs.keys())
+            beside = {each for each, array in arrays if array is not None and -array.id in listed}
+            listed, live = listed - beside, live | beside
             found = (
                 self.any_job(job_id) if job_id in named else self.known(job_id)
                 for job_id in sorted(listed)
@@ -176,9 +180,7 @@ class Lookup:
             between = range(first, last + 1) if live else range(0)
             gone = (each for each in between if each in live and each not in ledger.jobs)
             for row in merge(rows, map(self.any_job, gone), key=place_of):
-                # Of several tasks in a row, one may be named besides.
-                is_several = isinstance(row, Tasks) and row.size > 1
-                is_due = place_of(row) > after and (is_several or place_of(row)[0] not in listed)
+                is_due = place_of(row) > after and place_of(row)[0] not in listed
                 yield row if is_due and _has_row(job_of(row), request) else None
 
     async def _listed(self, request: msg.StatusRequest) -> set[int]:

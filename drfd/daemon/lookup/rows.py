@@ -91,16 +91,15 @@ class WaitingRows:
 
     def find(self, row_id: int) -> Row | None:
         """Return the row of a job that waits now, or None. If the first of some tasks has started,
-        it is that of the next of its array."""
-        ledger, job = self.engine.ledger, self.engine.ledger.jobs.get(row_id)
-        if job is None:
-            return None
-        row: Row = job
-        if job.array_id is not None:
-            rows = ledger.rows(ledger.arrays[job.array_id])
-            at = bisect_left(rows, row_id, key=first_id)
-            row = rows[at] if at < len(rows) else job
-        return row if job_of(row).state in WAITING_STATES else None
+        or has ended since, it is that of the next of its array."""
+        ledger = self.engine.ledger
+        array = ledger.arrays.of_task(row_id)
+        if array is None:
+            job = ledger.jobs.get(row_id)
+            return job if job is not None and job.state in WAITING_STATES else None
+        rows = ledger.rows(ledger.arrays[array.id])
+        later = islice(rows, bisect_left(rows, row_id, key=first_id), None)
+        return next((row for row in later if job_of(row).state in WAITING_STATES), None)
 
     def _view(self, row: Row) -> replies.SnapshotRow:
         job = job_of(row)
