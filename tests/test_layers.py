@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections import Counter
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -44,132 +45,6 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "decisions": {"model", "ledger", "fairness", "scheduling"},
         "explain": {"model", "ledger", "fairness", "scheduling", "decisions"},
     },
-    "drfd.core.scheduling": {
-        "debts": set(),
-        "kept_free": set(),
-        "release_times": set(),
-        "preemption": {"kept_free"},
-        "backfill": {"debts", "kept_free", "release_times"},
-        "wait_index": {"backfill"},
-        "policies": {"backfill", "debts", "kept_free", "release_times", "wait_index"},
-        "scheduler": {
-            *("backfill", "debts", "kept_free", "policies", "preemption", "release_times"),
-            "wait_index",
-        },
-    },
-    "drfd.daemon": {
-        "calendar": set(),
-        "cluster": set(),
-        "countable": set(),
-        "config": {"calendar", "cluster", "countable"},
-        "users": {"config"},
-        "engine": {"calendar", "config", "users"},
-        "monitoring": {"config", "countable", "engine"},
-        "launcher_link": {"countable", "engine", "monitoring"},
-        "spawn": {"cluster", "config", "countable", "launcher_link"},
-        "lookup": {"countable", "engine", "monitoring", "users"},
-        "children": {"config", "engine", "lookup"},
-        "handlers": {
-            *("config", "countable", "users", "engine", "children", "monitoring"),
-            *("launcher_link", "lookup"),
-        },
-        "server": {"users", "lookup", "handlers"},
-        "metrics": {"config", "engine", "lookup"},
-        "controller": {
-            *("calendar", "config", "metrics", "countable", "spawn"),
-            *("users", "engine", "monitoring", "launcher_link", "lookup"),
-            *("handlers", "server"),
-        },
-        "first_config": set(),
-        "explanation": {"calendar", "config"},
-        "tools": {
-            *("calendar", "cluster", "countable", "config", "explanation", "first_config"),
-            *("metrics", "spawn"),
-        },
-        "main": {
-            *("cluster", "countable", "config", "spawn", "handlers", "server"),
-            *("metrics", "controller", "tools"),
-        },
-        "__main__": {"main"},
-    },
-    "drfd.launcher": {
-        "protocol": set(),
-        "attempt_files": set(),
-        "system": {"attempt_files"},
-        "settings": {"system"},
-        "confinement": {"protocol", "system", "attempt_files"},
-        "runner": {"protocol", "system", "attempt_files", "confinement"},
-        "port": {"protocol"},
-        "signatures": {"protocol", "attempt_files", "system"},
-        "attempt": {"protocol", "attempt_files"},
-        "schedule": {"protocol", "attempt", "attempt_files", "runner"},
-        "performer": {"protocol", "attempt", "attempt_files", "port", "runner", "system"},
-        "gpu_meter": {"protocol", "system"},
-        "server": {
-            *("protocol", "system", "attempt_files", "confinement", "runner", "port"),
-            *("signatures", "attempt", "performer", "schedule", "gpu_meter"),
-        },
-        "startup": {"port", "settings"},
-        "main": {
-            *("protocol", "system", "attempt_files", "confinement", "runner", "port"),
-            *("settings", "signatures", "server", "startup"),
-        },
-        "slurm_root": {
-            *("settings", "protocol", "system", "runner", "port", "signatures", "startup"),
-        },
-        "slurm": {
-            *("protocol", "system", "attempt_files", "attempt", "performer", "runner", "port"),
-            *("startup", "slurm_root"),
-        },
-        "__main__": {"main"},
-    },
-    "drfd.launcher.slurm_root": {
-        "requests": set(),
-        "words": {"requests"},
-        "preparation": set(),
-        "main": {"requests", "words"},
-        "__main__": {"main"},
-    },
-    "drfd.launcher.slurm": {
-        "mapping": set(),
-        "commands": {"mapping"},
-        "list_times": set(),
-        "start_notes": {"mapping"},
-        "node_watch": {"mapping", "commands", "list_times"},
-        "server": {"mapping", "commands", "list_times", "start_notes", "node_watch"},
-        "main": {"commands", "start_notes", "server"},
-        "__main__": {"main"},
-    },
-    "drfd.journal": {
-        "database": set(),
-        "records": set(),
-        "submissions": {"database", "records"},
-        "files": {"database"},
-        "pruning": {"database"},
-        "arrays": {"database", "records"},
-        "history": {"database", "records", "arrays"},
-        "journal": {"database", "records", "submissions", "files", "pruning", "arrays", "history"},
-    },
-    "drfd.sim": {
-        "workload": set(),
-        "machine": {"workload"},
-        "synthetic_workloads": {"workload"},
-        "driver": {"workload"},
-        "metrics": {"driver", "workload"},
-        "audit": {"driver", "machine", "metrics", "workload"},
-    },
-    "drfd_experiments": {
-        "figures": set(),
-        "theory": set(),
-        "alloc": {"theory"},
-        "cluster": set(),
-        "sharing": {"alloc", "cluster", "figures"},
-        "macro": {"cluster", "figures"},
-        "facebook": {"cluster", "figures"},
-        "commands": {
-            *("alloc", "cluster", "figures", "sharing", "macro", "facebook"),
-        },
-    },
     "drfd_cli": {
         "output": set(),
         "habits": set(),
@@ -205,6 +80,11 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "__main__": {"start"},
     },
 }
+#: Others with rooms of their own, folders and modules: no two of these import each other.
+ORDERED = (
+    *("drfd.core.scheduling", "drfd.daemon", "drfd.launcher", "drfd.launcher.slurm_root"),
+    *("drfd.launcher.slurm", "drfd.journal", "drfd.sim", "drfd_experiments"),
+)
 #: A folder with more modules than this wants rooms. The verbs are a list by nature.
 MOST_MODULES, LISTS = 12, {"cli/drfd_cli/commands"}
 
@@ -317,6 +197,19 @@ def test_what_is_said_of_the_inside_of_a_room_is_true(above):
     for name, allowed in INSIDE[above].items():
         assert {each for each in allowed if "." not in each} <= before, name
         before.add(name)
+
+
+@pytest.mark.parametrize("above", ORDERED)
+def test_the_rooms_of_a_room_have_an_order_in_which_each_imports_from_those_before(above):
+    imported: dict[str, set[str]] = {}
+    for path in MODULES:
+        if module_of(path).startswith(f"{above}."):
+            names = [module_of(path), *imports(path)]
+            parts = [name.split(".") for name in names if name.startswith(f"{above}.")]
+            here, *theirs = [each[above.count(".") + 1] for each in parts]
+            imported.setdefault(here, set()).update({*theirs} - {here})
+    # It raises CycleError with those of which none is first.
+    assert len([*TopologicalSorter(imported).static_order()]) > 2
 
 
 def test_no_folder_has_more_than_a_dozen_modules():
