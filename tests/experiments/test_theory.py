@@ -192,19 +192,6 @@ def test_with_zero_demands_somebody_may_lose_when_another_leaves():
     assert theory.drf(shares, {leaf: wants[leaf] for leaf in "BC"})["B"] == Fraction(1, 2)
 
 
-def test_weights_of_single_resources_are_parts_of_each_resource():
-    """A counts three times where B counts once, and the other way round."""
-    rules = {
-        "A": NodeRule(weights=(Fraction(3), Fraction(1))),
-        "B": NodeRule(weights=(Fraction(1), Fraction(3))),
-    }
-    shares = FairShare((100, 100), rules)
-    assert theory.drf(shares, {"A": want(1, 0), "B": want(1, 0)}) == {"A": 75, "B": 25}
-    assert theory.drf(shares, {"A": want(0, 1), "B": want(0, 1)}) == {"A": 25, "B": 75}
-    both = theory.drf(shares, {"A": want(1, 1), "B": want(1, 1)})
-    assert both == {"A": 50, "B": 50}
-
-
 # -- DRF in a tree ---------------------------------------------------------------------------------
 
 
