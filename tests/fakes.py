@@ -265,7 +265,7 @@ def ledger_at(state: JobState, job_id: int = 1, **submitted: Any) -> Ledger:
 def tables(ledger: Ledger) -> dict[str, Any]:
     """All that a ledger knows, as a value to compare; later changes do not reach it."""
     known = {name: value for name, value in vars(ledger).items() if name[0] != "_"}
-    for name in ("axes", "latest_array", "pause", "windows", "limit_hours"):
+    for name in ("axes", "latest_array", "pause", "calendar"):
         del known[name]
     return deepcopy(known)
 

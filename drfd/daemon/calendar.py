@@ -1,4 +1,4 @@
-"""The maintenance windows and the limits by hour of the configuration, in Unix time.
+"""The maintenance windows and the limits by hour of the configuration, as a calendar in Unix time.
 
 Times are read as local times of the machine. A weekly pattern is expanded for the weeks ahead; the
 daemon does that again from time to time, because the core knows no calendar.
@@ -17,14 +17,14 @@ from drfd.common.strict_table import TomlTable
 from drfd.common.units import clock_time, parse_duration, show_duration
 from drfd.common.week import WEEK_S, Weekly, parse_weekly
 from drfd.core.fairness.rules import NodeSettings
-from drfd.core.model.hours import NO_LIMIT_S, LimitHours, LimitSpan, Window, limit_steps
+from drfd.core.model.calendar import NO_LIMIT_S, Calendar, Limit, LimitSpan, make_calendar
 from drfd.core.model.resources import Axes
 
 _NAME = re.compile(r"[\w.-]{1,40}", re.ASCII)
 _EXAMPLES = 'start = "2026-12-01 22:00" for once, or "Sat 02:00" for each week'
 _LEAST_S = 60
-#: Seconds for which limits by hour are known: before now, in case the clock is set back, and ahead.
-_PAST_S, _AHEAD_S = WEEK_S, 3 * WEEK_S
+#: For how many seconds before now limits by hour are known, in case the clock is set back.
+_PAST_S = WEEK_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +34,11 @@ class WindowSettings:
     start: float | Weekly
     length_s: int
     reason: str = ""
+
+    def starts_s(self, from_s: float, until_s: float) -> Iterable[float]:
+        """Return when it begins: of a weekly one each time between the two."""
+        start = self.start
+        return start.times_s(from_s, until_s) if isinstance(start, Weekly) else (start,)
 
 
 def read_windows(top: TomlTable) -> tuple[WindowSettings, ...]:
@@ -76,45 +81,38 @@ def _read_window(table: TomlTable) -> WindowSettings:
     return WindowSettings(name=name, start=start, length_s=length_s, reason=reason)
 
 
-def expand(settings: Sequence[WindowSettings], now_s: float) -> tuple[Window, ...]:
-    """Return the windows that are not over, in order of their begin: of a weekly pattern those that
-    begin within `NO_LIMIT_S`."""
-    found = []
-    for each in settings:
+def expand(
+    windows: Sequence[WindowSettings],
+    nodes: Iterable[tuple[str, NodeSettings]],
+    axes: Axes,
+    now_s: float,
+) -> Calendar:
+    """Return the windows that are not over, of a weekly pattern those that begin within
+    `NO_LIMIT_S`, and for so long the limits of those of the nodes, each with its path, that have
+    limits by hour."""
+    from_s, until_s = now_s - _PAST_S, now_s + NO_LIMIT_S
+    spans, own = list[LimitSpan](), dict[str, Limit]()
+    for each in windows:
         is_weekly = isinstance(each.start, Weekly)
-        starts = (
-            each.start.times_s(now_s - each.length_s, now_s + NO_LIMIT_S)
-            if isinstance(each.start, Weekly)
-            else [each.start]
-        )
-        found += [
-            Window(
-                name=each.name,
+        spans += [
+            LimitSpan(
                 start_s=start_s,
                 end_s=start_s + each.length_s,
+                name=each.name,
                 reason=each.reason,
                 is_weekly=is_weekly,
             )
-            for start_s in starts
+            for start_s in each.starts_s(from_s, until_s)
             if start_s + each.length_s > now_s
         ]
-    return tuple(sorted(found, key=lambda each: (each.start_s, each.end_s)))
-
-
-def expand_hours(nodes: Iterable[tuple[str, NodeSettings]], axes: Axes, now_s: float) -> LimitHours:
-    """Return the limits of those of the nodes, each with its path, that have limits by hour, for
-    some weeks ahead."""
-    from_s, until_s = now_s - _PAST_S, now_s + _AHEAD_S
-    steps = {}
     for path, node in nodes:
-        spans = [
-            LimitSpan(start_s=start_s, end_s=end_s, limit=hours.limit)
+        own[path] = node.limit
+        spans += [
+            LimitSpan(path=path, start_s=start_s, end_s=end_s, limit=hours.limit)
             for hours in node.hours
             for start_s, end_s in hours.when.spans_s(from_s, until_s)
         ]
-        if spans:
-            steps[path] = limit_steps(node.limit, spans, axes.names, from_s=from_s, until_s=until_s)
-    return LimitHours(steps, until_s) if steps else LimitHours()
+    return make_calendar(spans, own, axes.names, from_s=from_s, until_s=until_s)
 
 
 def window_warnings(

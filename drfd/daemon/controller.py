@@ -29,10 +29,10 @@ from drfd.common.errors import DrfdError, HostError
 from drfd.core.decisions.stimuli import Now, Tick
 from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
-from drfd.core.model.hours import LimitHours
+from drfd.core.model.calendar import Calendar
 from drfd.core.model.job import ROOT, JobState
 from drfd.daemon import spawn
-from drfd.daemon.calendar import expand, expand_hours
+from drfd.daemon.calendar import expand
 from drfd.daemon.config import Config, Site
 from drfd.daemon.countable import late_gpus
 from drfd.daemon.engine.engine import Engine, Work, home_and_others
@@ -66,8 +66,8 @@ log = logging.getLogger("drfd")
 
 #: Seconds between two passes while jobs wait and no event occurs.
 _PASS_S = 5.0
-#: Seconds between two looks for the maintenance windows and limits by hour of the weeks ahead.
-_WINDOWS_S = 600.0
+#: Seconds between two looks for the calendar of the weeks ahead.
+_CALENDAR_S = 600.0
 #: Seconds between `drf shutdown` and the end, in which the client gets its reply.
 _REPLY_S = 0.2
 #: Seconds after which a thread that computes yields the interpreter to the loop.
@@ -146,8 +146,7 @@ class Daemon:
             curve_of=self._curves.final_curve,
             on_failure=_end_after,
         )
-        self._adopt_windows(config)
-        self._engine.adopt_limit_hours(_limit_hours(site.rules))
+        self._engine.adopt_calendar(_calendar(config, site.rules))
         self._engine.listeners.append(self._curves.job_changed)
         self._weights = CoreWeights(self._engine, self._link)
         self._metrics_port = surroundings.metrics_port
@@ -229,7 +228,7 @@ class Daemon:
             asyncio.create_task(self._server.run(listener)),
             asyncio.create_task(self._watch_supervisor()),
             asyncio.create_task(self._pass_now_and_then()),
-            asyncio.create_task(self._renew_windows()),
+            asyncio.create_task(self._renew_calendar()),
             asyncio.create_task(self._until_shutdown()),
             asyncio.create_task(self._notifier.feed_watchdog()),
             asyncio.create_task(self._notifier.report_status()),
@@ -276,14 +275,13 @@ class Daemon:
     def _reload(self) -> Site:
         config, site = self._reread()
         before = self._requests.site
-        self._engine.adopt(site.rules, _limit_hours(site.rules))
+        self._engine.adopt(site.rules, _calendar(config, site.rules))
         site = self._and_open(before, self._and_lost(site))
         self._requests.config, self._requests.site = config, site
         self._links.adopt(home_and_others(site.rules.axes))
         self._links.set_up(_launch_settings(config, site))
         self._link.measure_gpus()
         self._weights.refresh()
-        self._adopt_windows(config)
         self._engine.want_pass()
         self._engine.submit(Work(Tick(clock())))
         log.info("event=reloaded")
@@ -371,20 +369,16 @@ class Daemon:
                 self._engine.want_pass()
                 self._engine.submit(Work(Tick(clock())))
 
-    async def _renew_windows(self) -> None:
-        """Find the windows and the limits by hour of the weeks ahead again at intervals: weekly
-        ones come into sight, and the clock or the time zone may have been set."""
+    async def _renew_calendar(self) -> None:
+        """Find the calendar of the weeks ahead again at intervals: weekly limits come into sight,
+        and the clock or the time zone may have been set."""
         while True:
-            await asyncio.sleep(_WINDOWS_S)
-            before = self._engine.ledger.windows
-            self._adopt_windows(self._requests.config)
-            hours = _limit_hours(self._requests.site.rules)
-            self._engine.adopt_limit_hours(hours)
-            if self._engine.ledger.windows != before or hours:
+            await asyncio.sleep(_CALENDAR_S)
+            before = self._engine.ledger.calendar
+            now = _calendar(self._requests.config, self._requests.site.rules)
+            self._engine.adopt_calendar(now)
+            if before or now:
                 self._engine.submit(Work(Tick(clock())))
-
-    def _adopt_windows(self, config: Config) -> None:
-        self._engine.adopt_windows(expand(config.windows, time.time()))
 
     async def _until_shutdown(self) -> None:
         """Return after `drf shutdown`; if that was asked for, only when no job runs any more."""
@@ -408,8 +402,8 @@ def _launch_settings(config: Config, site: Site) -> LaunchSettings:
     return LaunchSettings(site.disks, config.max_pids, config.cores_by, site.countables)
 
 
-def _limit_hours(rules: Rules) -> LimitHours:
-    return expand_hours(rules.pools_and_users(), rules.axes, time.time())
+def _calendar(config: Config, rules: Rules) -> Calendar:
+    return expand(config.windows, rules.pools_and_users(), rules.axes, time.time())
 
 
 def clock() -> Now:

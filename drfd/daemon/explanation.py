@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import pwd
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import mode
 
 from drfd.common.units import clock_time, show_duration, show_need
 from drfd.core.fairness.rules import NodeSettings, Rules
-from drfd.core.model.hours import Window
+from drfd.core.model.calendar import Calendar
 from drfd.core.model.job import ROOT, leaf_path, show_path
-from drfd.daemon.calendar import expand
 from drfd.daemon.config import Config, Site
 
 #: A user in place of all in a pool that takes everybody's jobs.
 _ANYBODY = "*"
 
 
-def explain(config: Config, site: Site) -> Iterator[str]:
+def explain(site: Site, calendar: Calendar) -> Iterator[str]:
     """Yield lines on what jobs get of this machine, how it is divided, and when nothing runs."""
     rules = site.rules
     amounts = zip(rules.axes.names, rules.axes.amounts(rules.capacity), strict=True)
@@ -31,10 +29,7 @@ def explain(config: Config, site: Site) -> Iterator[str]:
         elif disk.is_guess:
             yield f"disk {disk.name} ({disk.path}): a rate is a guess (drfd calibrate measures)"
     yield from _division(rules)
-    first: dict[str, Window] = {}
-    for each in expand(config.windows, time.time()):
-        first.setdefault(each.name, each)
-    for window in first.values():
+    for window in calendar.next_windows():
         span, when = show_duration(window.end_s - window.start_s), clock_time(window.start_s)
         about = f" ({window.reason})" if window.reason else ""
         yield f"window {window.name}: no job runs from {when} for {span}{about}"

@@ -18,7 +18,7 @@ from drfd.common.units import clock_time, exact_size, show_size
 from drfd.core.fairness.rules import pools_and_users
 from drfd.core.model.resources import Axes
 from drfd.daemon import spawn
-from drfd.daemon.calendar import expand_hours
+from drfd.daemon.calendar import expand
 from drfd.daemon.cluster import node_gres
 from drfd.daemon.config import Config, DiskConfig, load, load_if_there, survey
 from drfd.daemon.countable import device_warnings, shared_memory
@@ -242,22 +242,23 @@ def check_config(options: argparse.Namespace) -> None:
     warnings += metrics_warnings(config.metrics)
     warnings += _unit_warnings(config)
     warnings += doubts(config)
-    # A file for another machine may ask for more than this one has.
-    with suppress(DrfdError):
-        site = survey(config, read_machine(), paths.SYSTEM_STATE)
-        warnings += site.warnings
-        for text in explain(config, site):
-            print(text)
-    for text in warnings:
-        print(f"drfd: warning: {text}", file=sys.stderr)
     now_s = time.time()
     axes = Axes(
         gres=tuple(sorted({*(each.name for each in config.countables), *node_gres(config.nodes)})),
         disks=tuple(disk.name for disk in config.disks or ()),
         shared=shared_memory(config.countables),
     )
-    hours = expand_hours(pools_and_users(config.pools, config.members), axes, now_s)
-    for path, steps in sorted(hours.steps.items()):
+    nodes = pools_and_users(config.pools, config.members)
+    calendar = expand(config.windows, nodes, axes, now_s)
+    # A file for another machine may ask for more than this one has.
+    with suppress(DrfdError):
+        site = survey(config, read_machine(), paths.SYSTEM_STATE)
+        warnings += site.warnings
+        for text in explain(site, calendar):
+            print(text)
+    for text in warnings:
+        print(f"drfd: warning: {text}", file=sys.stderr)
+    for path, steps in sorted(calendar.steps.items()):
         print(steps.text(path, now_s, clock_time))
 
 

@@ -21,6 +21,7 @@ from drfd.core.decisions.job_requests import refuse_unfit
 from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
+from drfd.core.model.calendar import Calendar
 from drfd.core.model.job import Job, JobSpec, Now
 from drfd.core.model.machine import Vector
 from drfd.core.scheduling.release_times import RunTimes
@@ -287,7 +288,7 @@ class _Simulation:
                 stdout="",
                 stderr="",
             )
-            refuse_unfit(spec, self.rules)
+            refuse_unfit(spec, self.rules, Calendar(), 0.0)
         except Refused as refusal:
             return refusal.text
         return spec

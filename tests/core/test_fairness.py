@@ -34,8 +34,8 @@ from drfd.core.fairness.share_tree import (
     divide_all,
     path_up,
 )
-from drfd.core.model.hours import NO_HOURS, LimitHours, LimitSpan, LimitSteps, limit_steps
-from drfd.core.model.job import Actor, JobSpec, JobState
+from drfd.core.model.calendar import NOTHING, Calendar, LimitSpan, LimitSteps, make_calendar
+from drfd.core.model.job import ROOT, Actor, JobSpec, JobState
 from drfd.core.model.resources import Axes, Resources
 from drfd.core.scheduling.release_times import Certainty, StartForecast
 from drfd.core.scheduling.scheduler import Scheduler
@@ -423,13 +423,13 @@ def unix(at_s: float) -> float:
     return now(at_s).at_s
 
 
-def hourly_cores(*steps: tuple[float, float | None], path: str = LAB) -> LimitHours:
+def hourly_cores(*steps: tuple[float, float | None], path: str = LAB) -> Calendar:
     """So many cores from these times on; None for no limit."""
     return hourly(**{path: steps})
 
 
-def hourly(**steps: tuple[tuple[float, float | None], ...]) -> LimitHours:
-    return LimitHours(
+def hourly(**steps: tuple[tuple[float, float | None], ...]) -> Calendar:
+    return Calendar(
         {
             path.replace("__", "."): LimitSteps(
                 tuple(unix(at_s) for at_s, _ in each),
@@ -459,14 +459,26 @@ def test_it_is_known_how_long_a_limit_holds_and_when_it_rises():
 
 LIMITS = some.dictionaries(some.sampled_from(AXES), some.integers(0, 3))
 SPANS = some.builds(
-    lambda start, length, limit: LimitSpan(start_s=start, end_s=start + length, limit=limit),
+    lambda start, length, limit: LimitSpan(
+        path=LAB, start_s=start, end_s=start + length, limit=limit
+    ),
     some.integers(-5, 30), some.integers(1, 15), LIMITS,
+)  # fmt: skip
+WINDOWS = some.builds(
+    lambda start, length: LimitSpan(start_s=start, end_s=start + length),
+    some.integers(-5, 30), some.integers(1, 15),
 )  # fmt: skip
 
 
-@given(own=LIMITS, spans=some.lists(SPANS, max_size=5), asked=LIMITS)
+@given(
+    own=LIMITS,
+    spans=some.lists(SPANS, min_size=1, max_size=5),
+    windows=some.lists(WINDOWS, max_size=3),
+    asked=LIMITS,
+    length_s=some.integers(1, 9),
+)
 @SOME
-def test_the_steps_are_what_each_moment_says_by_itself(own, spans, asked):
+def test_the_calendar_is_what_each_moment_says_by_itself(own, spans, windows, asked, length_s):
     """Against a slow oracle that knows neither steps nor bisection."""
 
     def limit(at_s: float) -> dict[str, int]:
@@ -484,15 +496,24 @@ def test_the_steps_are_what_each_moment_says_by_itself(own, spans, asked):
     def may(at_s: float) -> bool:
         return all(not asked[axis] or asked[axis] <= limit(at_s).get(axis, 99) for axis in asked)
 
-    steps = limit_steps(own, spans, AXES, from_s=0, until_s=30)
+    def is_open(at_s: float) -> bool:
+        return any(each.start_s <= at_s < each.end_s for each in windows)
+
+    found = make_calendar([*windows, *spans], {LAB: own}, AXES, from_s=0, until_s=30)
+    steps = found.steps[LAB]
     known = range(30)
     assert [steps.at(at_s) for at_s in known] == [limit(at_s) for at_s in known]
     changes = [at_s for at_s in known[1:] if limit(at_s) != limit(at_s - 1)]
-    found = LimitHours({LAB: steps})
-    assert [*found.times] == changes
+    edges = {at_s for each in windows for at_s in (each.start_s, each.end_s)}
+    assert [*found.times] == sorted({*changes, *edges})
     for at_s in known:
+        assert ROOT not in found.at(at_s) or (found.at(at_s)[ROOT] == NOTHING) is is_open(at_s)
+        ahead = next((each for each in known if each >= at_s and may(each) and
+                      not any(map(is_open, range(each, each + length_s)))), None)  # fmt: skip
+        start_s = found.first_start_s(at_s, length_s, [LAB], asked)
+        assert ahead == start_s or (ahead is None and start_s > known[-1])
         first = next((each for each in known[at_s:] if may(each)), None)
-        assert found.first_fit_s([LAB], asked, at_s) == first
+        assert found.first_start_s(at_s, None, [LAB], asked) == first
         rises = [each for each in known[at_s:] if limit(each).get("cores", 99) >
                  limit(at_s).get("cores", 99)]  # fmt: skip
         assert steps.rises_s("cores", at_s) == (rises[0] if rises else None)
@@ -505,7 +526,7 @@ class HourBench(Bench):
     """A bench whose limits follow the hour."""
 
     def at(self, at_s: float) -> None:
-        self.rules = replace(self.rules, limits_now=self.ledger.limit_hours.at(unix(at_s)))
+        self.rules = replace(self.rules, limits_now=self.ledger.calendar.at(unix(at_s)))
         self.ledger.hold_back(unix(at_s))
 
     def schedule(self, at_s: float = 0.0) -> list[int]:
@@ -531,7 +552,7 @@ def bench() -> Iterator[HourBench]:
     """Nothing of the pool lab starts in the first hour; then it may hold 4 cores, after two hours
     anything."""
     bench = HourBench(with_pools(lab=Pool(), free=Pool()))
-    bench.ledger.limit_hours = hourly_cores((0, 0), (HOUR, 4), (2 * HOUR, None))
+    bench.ledger.calendar = hourly_cores((0, 0), (HOUR, 4), (2 * HOUR, None))
     yield bench
     bench.check()
 
@@ -554,7 +575,7 @@ def test_a_drain_for_a_job_ends_at_the_hour_from_which_on_it_may_not_start():
     """What is kept free for it would be idle until its limits let it start."""
     reserving = replace(rules().reserving, delay_s=0.0, drain_after_s=0.0)
     bench = HourBench(replace(with_pools(lab=Pool()), reserving=reserving))
-    bench.ledger.limit_hours = hourly_cores((0, None), (HOUR, 0), (9 * HOUR, None))
+    bench.ledger.calendar = hourly_cores((0, None), (HOUR, 0), (9 * HOUR, None))
     scheduler = Scheduler(7 * 86400)
 
     def started(at_s: float) -> list[int]:
@@ -580,15 +601,15 @@ def test_what_the_limits_of_two_nodes_never_allow_together_is_refused():
     members = {("lab", "alice"): NodeSettings()}
     bench = HourBench(replace(with_pools(lab=Pool()), members=members))
     night, day = ((0, 0), (HOUR, None)), ((0, None), (HOUR, 0))
-    bench.ledger.limit_hours = hourly(root__lab=night, root__lab__alice=day)
+    bench.ledger.calendar = hourly(root__lab=night, root__lab__alice=day)
     bench.at(0)
     with pytest.raises(Refused, match="at no hour do the limits of lab/alice and lab together"):
         bench.submit(asks(1))
     # It was taken before the configuration was changed.
-    bench.ledger.limit_hours = NO_HOURS
+    bench.ledger.calendar = Calendar()
     bench.at(0)
     job_id = bench.submit(asks(1))
-    bench.ledger.limit_hours = hourly(root__lab=night, root__lab__alice=day)
+    bench.ledger.calendar = hourly(root__lab=night, root__lab__alice=day)
     assert bench.why(job_id) == LimitAtThisHour(LAB, "cores", 1000, 0, unix(HOUR), None)
 
 
@@ -597,7 +618,7 @@ def test_what_the_limits_of_two_nodes_never_allow_together_is_refused():
 
 def test_a_limit_of_all_hours_says_that_the_job_never_starts(bench):
     job_id = bench.submit(asks(5))
-    bench.ledger.limit_hours = hourly_cores((0, 0), (HOUR, 4), (2 * HOUR, 0))
+    bench.ledger.calendar = hourly_cores((0, 0), (HOUR, 4), (2 * HOUR, 0))
     assert bench.why(job_id) == BeyondLimit("1", LAB, "cores", 5000, 4000, is_changeable=True)
 
 
@@ -611,7 +632,7 @@ def test_a_forecast_waits_for_the_hour_and_for_the_jobs_before(bench):
 
 def test_nobody_can_say_when_a_job_starts_that_waits_beyond_what_is_known():
     bench = HourBench(with_pools(lab=Pool()))
-    bench.ledger.limit_hours = replace(
+    bench.ledger.calendar = replace(
         hourly_cores((0, 1), (HOUR, 0), (9 * HOUR, 1)), until_s=unix(8 * HOUR)
     )
     first = bench.start(asks(1, limit_s=2 * HOUR))
@@ -643,7 +664,7 @@ def test_no_job_starts_beyond_a_limit_of_its_hour_and_forecasts_come_true(seed):
             at += random.randrange(1, 200)
             steps.append((at, random.choice([0, 1, 2, 4, 6])))
         table[path.replace(".", "__")] = (*steps, (at + 50, own.get(path)))
-    bench.ledger.limit_hours = hourly(**table)
+    bench.ledger.calendar = hourly(**table)
     bench.rules = replace(bench.rules, members={("lab", "alice"): NodeSettings()})
     bench.at(0)
     for _ in range(random.randrange(1, 12)):
@@ -663,7 +684,7 @@ def test_no_job_starts_beyond_a_limit_of_its_hour_and_forecasts_come_true(seed):
             began[job_id] = unix(clock)
             bench.feed(launched(job_id, at_s=clock))
             ends[job_id] = clock + (bench.job(job_id).spec.time_limit_s or 0)
-        limits = bench.ledger.limit_hours.at(unix(clock))
+        limits = bench.ledger.calendar.at(unix(clock))
         for job in bench.ledger.jobs.values():
             if job.state is JobState.PENDING:
                 reason = bench.why(job.id, clock)
@@ -687,7 +708,7 @@ def test_no_job_starts_beyond_a_limit_of_its_hour_and_forecasts_come_true(seed):
             if started:
                 used = bench.ledger.used.items()
                 assert sum(held[0] for leaf, held in used if path in path_up(leaf)) <= most
-        next_s = bench.ledger.limit_hours.next_s(unix(clock))
+        next_s = bench.ledger.calendar.next_s(unix(clock))
         clock = min([*ends.values(), next_s - unix(0)])
         for job_id, end_s in list(ends.items()):
             if end_s <= clock:

@@ -23,7 +23,7 @@ from drfd.core.explain.waits import Wait, WindowAhead
 from drfd.core.fairness.rules import ReservationSettings, Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
-from drfd.core.model.hours import NO_LIMIT_S, Window, blocking
+from drfd.core.model.calendar import NO_LIMIT_S, Calendar, LimitSpan
 from drfd.core.model.job import Job, JobSpec, JobState, UserGroup
 from drfd.core.model.resources import Resources
 from drfd.core.scheduling.release_times import Certainty, RunTimes, StartForecast
@@ -430,8 +430,8 @@ HOUR = 3600
 
 def window(
     start_s: float, end_s: float, name: str = "upgrade", *, is_weekly: bool = False
-) -> Window:
-    return Window(
+) -> LimitSpan:
+    return LimitSpan(
         name=name,
         start_s=now(start_s).at_s,
         end_s=now(end_s).at_s,
@@ -443,7 +443,7 @@ def window(
 @pytest.fixture
 def bench() -> Iterator[Bench]:
     bench = Bench()
-    bench.ledger.windows = (window(2 * HOUR, 4 * HOUR),)
+    bench.ledger.calendar = Calendar(windows=(window(2 * HOUR, 4 * HOUR),))
     yield bench
     bench.ledger.check()
 
@@ -520,9 +520,8 @@ def test_a_forecast_knows_the_job_that_waits_for_room_until_too_late(bench):
 
 
 def test_nobody_can_say_when_a_job_starts_that_fits_no_gap_of_a_week(bench):
-    bench.ledger.windows = tuple(
-        window(at_s, at_s + HOUR, is_weekly=True) for at_s in (HOUR, 9 * HOUR, 17 * HOUR)
-    )
+    weekly = [window(at_s, at_s + HOUR, is_weekly=True) for at_s in (HOUR, 9 * HOUR, 17 * HOUR)]
+    bench.ledger.calendar = Calendar(windows=tuple(weekly))
     job_id = bench.submit(lasting(8 * HOUR))
     assert forecast(bench).start_s(job_id) is None
     reason = reason_at(bench, job_id)
@@ -564,12 +563,13 @@ def test_no_job_with_a_limit_runs_in_a_window_and_none_waits_without_need(seed, 
         rules=replace(rules(), reserving=replace(rules().reserving, reserves=random.random() < 0.3))
     )
     scheduler = Scheduler(7 * 86400)
-    windows: list[Window] = []
+    windows: list[LimitSpan] = []
     at = 0
     for number in range(random.randrange(1, 4)):
         at += random.randrange(1, 300)
         windows.append(window(at, at + random.randrange(1, 100), str(number)))
-    bench.ledger.windows = tuple(sorted(windows, key=lambda each: each.start_s))
+    windows.sort(key=lambda each: each.start_s)
+    bench.ledger.calendar = Calendar(windows=tuple(windows))
     ends: dict[int, float] = {}
     clock = 0.0
     for _ in range(steps):
@@ -603,7 +603,7 @@ def test_no_job_with_a_limit_runs_in_a_window_and_none_waits_without_need(seed, 
                     else st.ChangeAsked(now(clock), job.id, actor, change)
                 )
         if random.random() < 0.1:
-            bench.ledger.windows = bench.ledger.windows[1:]
+            bench.ledger.calendar = Calendar(windows=bench.ledger.calendar.windows[1:])
         while True:
             found = list(scheduler.run(bench.ledger, bench.rules, now(clock)))
             for event in found:
@@ -613,7 +613,8 @@ def test_no_job_with_a_limit_runs_in_a_window_and_none_waits_without_need(seed, 
                 bench.feed(launched(job.id, job.attempt, at_s=clock))
                 scheduler.note(bench.ledger.jobs[job.id])
                 length = job.spec.time_limit_s
-                assert blocking(bench.ledger.windows, length or NO_LIMIT_S, now(clock).at_s) is None
+                ahead = bench.ledger.calendar.ahead(length or NO_LIMIT_S, now(clock).at_s)
+                assert ahead is None
                 ends[job.id] = clock + random.uniform(0.1, length or 30)
             if not found and not scheduler.is_cut:
                 break
@@ -624,14 +625,13 @@ def test_no_job_with_a_limit_runs_in_a_window_and_none_waits_without_need(seed, 
             reason = explain_wait(job, bench.ledger, plan, bench.rules)
             assert reason is not None
             length = job.spec.time_limit_s or NO_LIMIT_S
-            is_ahead = blocking(bench.ledger.windows, length, now(clock).at_s) is not None
+            is_ahead = bench.ledger.calendar.ahead(length, now(clock).at_s) is not None
             if reason.code != "LIMIT":
                 assert (reason.code == "MAINTENANCE") is is_ahead
             if not is_ahead and not plan.reservations and plan.free.fits(bench.ledger.demand(job)):
                 assert reason.code == "LIMIT", "it waits without need"
         times = [*ends.values(), clock + random.uniform(1, 60)]
-        next_end = bench.ledger.window_end_s(now(clock).at_s)
-        times += [] if next_end is None else [next_end - now(0).at_s]
+        times += [bench.ledger.calendar.next_s(now(clock).at_s) - now(0).at_s]
         clock = max(clock, min(times))
         for job_id, end_s in list(ends.items()):
             if end_s <= clock:

@@ -21,8 +21,8 @@ from drfd.core.fairness.rules import (
     ReservationSettings,
     Scheduling,
 )
-from drfd.core.model.hours import Window
-from drfd.core.model.resources import Resources
+from drfd.core.model.calendar import LimitSpan
+from drfd.core.model.resources import Axes, Resources
 from drfd.daemon import countable
 from drfd.daemon.calendar import Weekly, WindowSettings, expand, window_warnings
 from drfd.daemon.config import (
@@ -646,10 +646,10 @@ def test_windows_are_in_order_and_those_that_are_over_are_left_out():
 
     over, late = once("over", "2026-11-01 10:00"), once("late", "2027-06-01 10:00")
     settings = [late, SATURDAYS, over]
-    found = expand(settings, at("2026-11-23 12:00"))
+    found = expand(settings, (), Axes(), at("2026-11-23 12:00")).windows
     assert [each.name for each in found] == ["backup"] * 3 + ["late"]
     start_s = at("2027-06-01 10:00")
-    assert found[-1] == Window(name="late", start_s=start_s, end_s=start_s + HOUR, reason="why")
+    assert found[-1] == LimitSpan(name="late", start_s=start_s, end_s=start_s + HOUR, reason="why")
 
 
 @berlin

@@ -15,8 +15,8 @@ from drfd.core.decisions.stimuli import Actor, Now, Tick
 from drfd.core.fairness.rules import Pool, Preempting, ReservationSettings, Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
+from drfd.core.model.calendar import Calendar, LimitSpan, LimitSteps
 from drfd.core.model.effects import Freeze, Kill, Launch, RemoveAttempt, Terminate
-from drfd.core.model.hours import LimitHours, LimitSteps
 from drfd.core.model.job import Broken, Dependency, JobSpec, Outcome, RequiredOutcome
 from drfd.core.model.resources import Axes, ClusterNode
 from drfd.core.scheduling.debts import Debt
@@ -126,10 +126,10 @@ async def test_a_time_limit_that_passes_in_a_turn_is_due_at_once_however_many_tu
 SHUT_S = (3600, 7230)
 
 
-def by_hour(own: dict[str, int] | None = None) -> LimitHours:
+def by_hour(own: dict[str, int] | None = None) -> Calendar:
     times = tuple(now(at_s).at_s for at_s in (-9999, *SHUT_S))
     plain = own or {}
-    return LimitHours({"root.lab": LimitSteps(times, (plain, {"cores": 0}, plain))})
+    return Calendar({"root.lab": LimitSteps(times, (plain, {"cores": 0}, plain))})
 
 
 def of_lab(cores: float = 1) -> st.SubmitAsked:
@@ -142,7 +142,7 @@ def test_limits_by_hour_are_adopted_at_their_hour_and_what_runs_runs_on(make_she
     times = [now()]
     by = replace(rules(), pools={"lab": Pool(limit={"cores": 4000})})
     shell = make_shell(by=by, clock=lambda: times[0])
-    shell.engine.adopt_limit_hours(by_hour({"cores": 4000}))
+    shell.engine.adopt_calendar(by_hour({"cores": 4000}))
     shell.turn(of_lab(3))
     assert shell.host.take() == [Launch(1, 1)]
     shell.turn(launched(1))
@@ -166,6 +166,18 @@ def test_limits_by_hour_are_adopted_at_their_hour_and_what_runs_runs_on(make_she
     shell.turn()
     assert shell.host.take() == [Launch(2, 1)]
     assert caplog.messages[0] == "event=limits path=lab cores=4"
+
+
+def test_what_waits_for_the_end_of_a_window_starts_then_by_a_timer_alone(make_shell):
+    times = [now()]
+    shell = make_shell(clock=lambda: times[0])
+    window = LimitSpan(start_s=now(-60).at_s, end_s=now(30).at_s, name="upgrade")
+    shell.engine.adopt_calendar(Calendar(windows=(window,)))
+    shell.turn(st.SubmitAsked(now(), spec()))
+    assert (shell.host.take(), shell.engine.due_s()) == ([], 30.0)
+    times[0] = now(30)
+    shell.turn()
+    assert shell.host.take() == [Launch(1, 1)]
 
 
 def test_pools_that_jobs_are_in_and_that_are_gone_are_known(make_shell):

@@ -22,8 +22,8 @@ from drfd.common.units import utc_time
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.stimuli import Actor, FrozenReport, Tick
 from drfd.core.fairness.rules import Pool, ReservationSettings
+from drfd.core.model.calendar import Calendar, LimitSpan, LimitSteps
 from drfd.core.model.effects import Freeze, Launch, Thaw
-from drfd.core.model.hours import LimitHours, LimitSteps, Window
 from drfd.core.model.machine import InstancePlace
 from drfd.daemon.children.children import Children
 from drfd.daemon.config import Config, survey
@@ -572,13 +572,12 @@ async def test_while_the_launcher_is_away_whoever_asks_for_the_queue_is_told(
 
 
 async def test_a_maintenance_window_is_announced_a_day_before_and_while_open(desk):
-    def window(name: str, from_s: float) -> Window:
+    def window(name: str, from_s: float) -> LimitSpan:
         at_s = now(from_s).at_s
-        return Window(name=name, start_s=at_s, end_s=at_s + 7200, reason="new kernel")
+        return LimitSpan(name=name, start_s=at_s, end_s=at_s + 7200, reason="new kernel")
 
-    desk.requests.engine.adopt_windows(
-        (window("open", -3600), window("soon", 80000), window("late", 90000))
-    )
+    windows = window("open", -3600), window("soon", 80000), window("late", 90000)
+    desk.requests.engine.adopt_calendar(Calendar(windows=windows))
     await desk.submit(ALICE)
     status = await desk.ask(BOB, op="status")
     reason = status["jobs"][0]["reason"]
@@ -622,7 +621,7 @@ async def test_limits_by_hour_are_shown_with_the_next_change(desk):
     plain = replace(rules(), pools={"lab": Pool(limit={"cores": 4000})})
     times = tuple(now(at_s).at_s for at_s in (0, 3600, 7200))
     steps = ({"cores": 1500, "memory": GIB}, {}, {"cores": 0})
-    hours = LimitHours({"root.lab": LimitSteps(times, steps)})
+    hours = Calendar({"root.lab": LimitSteps(times, steps)})
     desk.requests.engine.adopt(plain, hours)
     at = utc_time(times[1])
     told = [
@@ -637,7 +636,7 @@ async def test_limits_by_hour_are_shown_with_the_next_change(desk):
     (waits,) = (await desk.ask(BOB, op="status"))["jobs"]
     text = f"needs 4 cores, and lab may hold 1.5 until {at}"
     assert (waits["reason"]["code"], waits["reason"]["text"]) == ("LIMIT", text)
-    lasting = LimitHours({"root.lab": LimitSteps(times[:1], ({"cores": 0},))})
+    lasting = Calendar({"root.lab": LimitSteps(times[:1], ({"cores": 0},))})
     desk.requests.engine.adopt(plain, lasting)
     (only,) = (await desk.ask(BOB, op="doctor"))["limit_hours"]
     assert (only["until"], only["next"], only["text"]) == (None, None, "limit of lab: 0 cores")

@@ -28,7 +28,7 @@ from drfd.core.fairness.share_tree import path_up
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import Kind
 from drfd.core.ledger.queue import kind_of as kind_of_job
-from drfd.core.model.hours import NO_HOURS, LimitHours
+from drfd.core.model.calendar import Calendar
 from drfd.core.model.job import Actor, Dependency, GroupKey, Job, JobSpec, show_path
 from drfd.core.model.machine import Vector, fits, short_axes
 from drfd.core.model.options import (
@@ -116,9 +116,7 @@ def _too_much(asked: str, but: str, code: str = "too-big") -> Refused:
     return Refused(code, text, hint="not queued; ask for less")
 
 
-def refuse_unfit(
-    spec: JobSpec, rules: Rules, hours: LimitHours = NO_HOURS, now_s: float = 0.0
-) -> None:
+def refuse_unfit(spec: JobSpec, rules: Rules, calendar: Calendar, now_s: float) -> None:
     """Raise Refused for a demand that this machine can never satisfy, with these limits by hour."""
     there = dict(rules.capacity.gres)
     for unknown in [name for name, _ in spec.demand.gres if name not in there]:
@@ -153,16 +151,16 @@ def refuse_unfit(
         most = show_amount(name, rules.shares.capacity[axis])
         but = f"this machine has {most} for jobs: it could never start"
         raise _too_much(show_need(name, asked[axis]), but)
-    found = limit_ever(rules, hours, spec.leaf, asked, now_s)
+    found = limit_ever(rules, calendar, spec.leaf, asked, now_s)
     if found is not None:
         most = show_amount(found.axis, found.limit)
         but = f"{found.path} may hold {most} at most: it could never start"
         raise _too_much(show_need(found.axis, found.needed), but, "above-limit")
     paths = path_up(spec.leaf)
-    if not hours.covers(paths):
+    if not calendar.covers(paths):
         return
     amounts = dict(zip(rules.axes.names, asked, strict=True))
-    if hours.first_fit_s(paths, amounts, now_s) is None:
+    if calendar.first_start_s(now_s, None, paths, amounts) is None:
         raise Refused(
             "above-limit",
             f"at no hour do the limits of {' and '.join(map(show_path, paths))} together let the "
@@ -272,9 +270,9 @@ def refuse_if_kept(job: Job, actor: Actor) -> None:
 NAMED_DEPENDENCIES = 10
 
 
-def refuse_unfit_change(spec: JobSpec, rules: Rules, hours: LimitHours, now_s: float) -> None:
+def refuse_unfit_change(spec: JobSpec, rules: Rules, calendar: Calendar, now_s: float) -> None:
     try:
-        refuse_unfit(spec, rules, hours, now_s)
+        refuse_unfit(spec, rules, calendar, now_s)
     except Refused as refusal:
         gone = rules.axes.unknown_disk(spec.demand)
         remedy = f"; --io {gone}=0 takes the disk off it" if refusal.code == "no-such-disk" else ""

@@ -85,7 +85,7 @@ class SubmitAsked(Stimulus):
 
     def decide(self, ledger: Ledger, rules: Rules) -> list[ev.Event]:
         spec, at_s = job_requests.in_group(ledger, self.spec), self.now.at_s
-        job_requests.refuse_unfit(spec, rules, ledger.limit_hours, at_s)
+        job_requests.refuse_unfit(spec, rules, ledger.calendar, at_s)
         job_requests.refuse_late_warning(spec)
         tasks: dict[tuple[Dependency, ...], int] = {(): count_of(self.spans)} if self.spans else {}
         dependencies.refuse_impossible(ledger, spec.after, self.ended, user=spec.user, tasks=tasks)
@@ -327,7 +327,7 @@ class ChangeAsked(JobAsked):
             )
         elif (spec.demand, spec.pool) != (job.spec.demand, job.spec.pool):
             # A job that no longer fits since a change of the configuration may still be renamed.
-            job_requests.refuse_unfit_change(spec, rules, ledger.limit_hours, at_s)
+            job_requests.refuse_unfit_change(spec, rules, ledger.calendar, at_s)
         if job.state in WAITING_STATES:
             job_requests.refuse_many_kinds(ledger, spec, new)
         if wish.time_limit_s is not None:

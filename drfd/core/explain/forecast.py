@@ -26,7 +26,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.postponed import pause_end_s
 from drfd.core.ledger.queue import Run
 from drfd.core.model import events as ev
-from drfd.core.model.hours import first_start_s, length_s, longest_s
+from drfd.core.model.calendar import length_s
 from drfd.core.model.job import Job, JobSpec, JobState
 from drfd.core.model.machine import Vector
 from drfd.core.model.resources import Axes, Resources
@@ -111,7 +111,7 @@ class Forecast:
         heapify(ends)
         #: Of each job, until when the limits by hour are known that concern it.
         left = {job_id: self._known_until_s(job_id) for job_id in wanted}
-        for _ in range(_MOST_PASSES + len(self.ledger.limit_hours.times)):
+        for _ in range(_MOST_PASSES + len(self.ledger.calendar.times)):
             for job_id in [job_id for job_id, until_s in left.items() if self.now.at_s >= until_s]:
                 del left[job_id]
                 yield job_id, None, Certainty.UNKNOWN
@@ -145,15 +145,14 @@ class Forecast:
 
     def _known_until_s(self, job_id: int) -> float:
         """Return the Unix time from which it is not known when the job would start."""
-        ledger = self.ledger
-        job, windows, hours = ledger.jobs.get(job_id), ledger.windows, ledger.limit_hours
+        job, calendar = self.ledger.jobs.get(job_id), self.ledger.calendar
         if job is None:
             return inf
-        if windows and first_start_s(windows, length_s(job), self.now.at_s) is None:
+        if calendar.first_start_s(self.now.at_s, length_s(job)) is None:
             # It is too long for all gaps between weekly windows.
             return -inf
         # The limits by hour that may concern the job are known for some weeks.
-        return hours.until_s if hours.covers(path_up(job.spec.leaf)) else inf
+        return calendar.until_s if calendar.covers(path_up(job.spec.leaf)) else inf
 
     def _next_s(self, ends: list[tuple[float, int, Certainty]]) -> float:
         """Return when something changes next; infinity if nothing does."""
@@ -162,8 +161,7 @@ class Forecast:
             ends[0][0] if ends else None,
             float(ledger.begins.all[0][0]) if ledger.begins.all else None,
             pause_end_s(ledger.pause, now_s),
-            ledger.window_end_s(now_s),
-            ledger.limit_hours.next_s(now_s),
+            ledger.calendar.next_s(now_s),
         )
         return min([each for each in times if each is not None])
 
@@ -198,7 +196,7 @@ class Forecast:
 
     def _wait_until(self, at_s: float) -> None:
         self.now = Now(at_s, self.now.mono_s + at_s - self.now.at_s)
-        limits = self.ledger.limit_hours.at(at_s)
+        limits = self.ledger.calendar.at(at_s)
         if limits != self.rules.limits_now:
             self.rules = replace(self.rules, limits_now=limits)
 
@@ -238,7 +236,7 @@ def _changes(present: Forecast, job: Job) -> Iterator[JobSpec]:
         for each in present.scheduler.reservations
         if each.job_id != job.id
     ]
-    longest = longest_s(ledger.windows, present.now.at_s)
+    longest = ledger.calendar.longest_s(present.now.at_s)
     kept_s += [] if longest == inf else [longest]
     if shrunk is not None and kept_s:
         most_s = int(min(kept_s)) // 60 * 60

@@ -18,7 +18,7 @@ from drfd.core.fairness.rules import Rules, limit_ever
 from drfd.core.fairness.share_tree import ShareTree, path_up
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
-from drfd.core.model.hours import blocking, first_start_s, length_s
+from drfd.core.model.calendar import length_s
 from drfd.core.model.job import ROOT, Job, JobState, RequiredOutcome
 from drfd.core.model.machine import FreeResources, Vector, fits, minus, short_axes
 from drfd.core.scheduling.backfill import (
@@ -175,7 +175,7 @@ def window(case: Case) -> Wait | None:
     if not ledger.queues.is_held_back(job):
         return None
     now_s, length = ledger.latest_pass_s, length_s(job)
-    ahead = blocking(ledger.windows, length, now_s)
+    ahead = ledger.calendar.ahead(length, now_s)
     if ahead is None:
         # The windows have changed since the latest pass.
         return waits.NextPass()
@@ -186,7 +186,7 @@ def window(case: Case) -> Wait | None:
         ahead.end_s,
         ahead.start_s <= now_s,
         None if job.spec.time_limit_s is None else length,
-        first_start_s(ledger.windows, length, now_s),
+        ledger.calendar.first_start_s(now_s, length),
     )
 
 
@@ -198,8 +198,8 @@ def beyond_limit(case: Case) -> Wait | None:
     job, ledger, rules = case.job, case.ledger, case.rules
     if fits(case.demand, rules.shares.most(case.leaf)):
         return None
-    now_s, hours = ledger.latest_pass_s, ledger.limit_hours
-    ever = limit_ever(rules, hours, case.leaf, case.demand, now_s)
+    now_s, calendar = ledger.latest_pass_s, ledger.calendar
+    ever = limit_ever(rules, calendar, case.leaf, case.demand, now_s)
     if ever is not None:
         return waits.BeyondLimit(job.label, *ever, job.state is JobState.PENDING)
     asked, paths = dict(zip(rules.axes.names, case.demand, strict=True)), path_up(case.leaf)
@@ -207,7 +207,7 @@ def beyond_limit(case: Case) -> Wait | None:
         limits = rules.shares.rule(path).limit or ()
         for (name, needed), most in zip(asked.items(), limits, strict=False):
             if most is not None and needed > most:
-                from_s = hours.first_fit_s(paths, asked, now_s)
+                from_s = calendar.first_start_s(now_s, None, paths, asked)
                 until_s = _limit_rises_s(ledger, path, name)
                 return waits.LimitAtThisHour(path, name, needed, most, until_s, from_s)
     return None
@@ -216,7 +216,7 @@ def beyond_limit(case: Case) -> Wait | None:
 def _limit_rises_s(ledger: Ledger, path: str, axis: str) -> float | None:
     """Return when the node may hold more of the axis, or None if that does not depend on the
     hour."""
-    steps = ledger.limit_hours.steps.get(path)
+    steps = ledger.calendar.steps.get(path)
     return None if steps is None else steps.rises_s(axis, ledger.latest_pass_s)
 
 

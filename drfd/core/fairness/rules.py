@@ -33,7 +33,7 @@ from drfd.common.strict_table import (
 from drfd.common.units import AXES, MAIN, parse_duration, read_duration_or_zero
 from drfd.common.week import WeekHours, parse_week_hours
 from drfd.core.fairness.share_tree import FairShare, NodeRule, path_up
-from drfd.core.model.hours import Limit, LimitHours
+from drfd.core.model.calendar import Calendar, Limit
 from drfd.core.model.job import ROOT, leaf_path
 from drfd.core.model.machine import FreeResources, Vector
 from drfd.core.model.resources import Axes, Resources, disk_axes, kind_of, memory_axis
@@ -253,7 +253,7 @@ class Rules:
     pools: Mapping[str, Pool] = field(default_factory=dict)
     #: The settings of single users by (pool, user); the pool is "" for users in none.
     members: Mapping[tuple[str, str], NodeSettings] = field(default_factory=dict)
-    #: The limits that nodes have now in place of their own, by path: those with limits by hour.
+    #: The limits that nodes have now in place of their own, by path: see `Calendar.at`.
     limits_now: Mapping[str, Limit] = field(default_factory=dict)
     #: The time between SIGTERM and SIGKILL, in seconds.
     grace_s: int = 10
@@ -390,12 +390,12 @@ class LimitEver(NamedTuple):
 
 
 def limit_ever(
-    rules: Rules, hours: LimitHours, leaf: str, demand: Vector, from_s: float
+    rules: Rules, calendar: Calendar, leaf: str, demand: Vector, from_s: float
 ) -> LimitEver | None:
     """Return a limit of the leaf, or of a pool above it, that is below the demand at all hours from
     `from_s` on, or None if there is none."""
     for path in path_up(leaf):
-        steps = hours.steps.get(path)
+        steps = calendar.steps.get(path)
         plain = rules.shares.rule(path).limit or ()
         most = None if steps is None else steps.most(from_s)
         for axis, (name, needed) in enumerate(zip(rules.axes.names, demand, strict=True)):

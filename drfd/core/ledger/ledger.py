@@ -30,8 +30,8 @@ from drfd.core.ledger.queue import (
     add_to,
 )
 from drfd.core.model import events as ev
+from drfd.core.model.calendar import Calendar
 from drfd.core.model.events import InvalidTransition
-from drfd.core.model.hours import NO_HOURS, LimitHours, Window, longest_s, next_end_s
 from drfd.core.model.job import (
     ALLOCATED_STATES,
     ROOT,
@@ -213,11 +213,8 @@ class Ledger:
         self.latest_array: ArrayState | None = None
         #: The shortage of the machine for which launches were postponed.
         self.pause: Postponed | None = None
-        #: The maintenance windows in order of their begin; the owner of the ledger may replace
-        #: them. They count from the next `hold_back` on.
-        self.windows: tuple[Window, ...] = ()
-        #: The limits by hour of the weeks ahead; the owner of the ledger may replace them.
-        self.limit_hours: LimitHours = NO_HOURS
+        #: The owner of the ledger may replace it. Its windows count from the next `hold_back` on.
+        self.calendar = Calendar()
         self._latest_pass_s = 0.0
 
     @classmethod
@@ -267,7 +264,7 @@ class Ledger:
             ended=lambda ids: self.dependents.ended,
         )
         ledger.pause, ledger.nodes_away = self.pause, self.nodes_away
-        ledger.windows, ledger.limit_hours = self.windows, self.limit_hours
+        ledger.calendar = self.calendar
         return ledger
 
     def specs(self) -> Iterator[JobSpec]:
@@ -375,16 +372,11 @@ class Ledger:
         """Keep the jobs out of the queues that would run into a maintenance window if they started
         at that Unix time, and let the others in. A pass begins with this."""
         self._latest_pass_s = now_s
-        self.queues.hold_back(longest_s(self.windows, now_s))
+        self.queues.hold_back(self.calendar.longest_s(now_s))
 
     @property
     def latest_pass_s(self) -> float:
         return self._latest_pass_s
-
-    def window_end_s(self, now_s: float) -> float | None:
-        """Return the Unix time at which jobs that are held back may be let in, or None if no job is
-        held back."""
-        return next_end_s(self.windows, now_s) if self.queues.held_back() else None
 
     def allocated_jobs(self) -> Iterable[Job]:
         return (self.jobs[job_id] for ids in self.allocations.values() for job_id in ids)

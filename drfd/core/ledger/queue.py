@@ -25,8 +25,8 @@ from typing import Any, NamedTuple, TypeVar
 from msgspec import structs
 
 from drfd.common.indices import Ids
+from drfd.core.model.calendar import length_s
 from drfd.core.model.events import InvalidTransition, JobEvent
-from drfd.core.model.hours import length_s
 from drfd.core.model.job import (
     WAITING_STATES,
     Array,

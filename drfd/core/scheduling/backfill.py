@@ -42,9 +42,8 @@ from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.fairness.share_tree import ShareTree, path_up
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import Entry
+from drfd.core.model.calendar import length_s as longest_run_s
 from drfd.core.model.events import StartReason
-from drfd.core.model.hours import first_start_s
-from drfd.core.model.hours import length_s as window_length_s
 from drfd.core.model.job import ROOT, JobState
 from drfd.core.model.machine import Allocation, FreeResources, Vector
 from drfd.core.scheduling.debts import Debt
@@ -322,9 +321,6 @@ UNTIMED = PassContext(
 )
 
 
-#: How often the next hour at which a job's limits let it start, and the next time without a window,
-#: are looked for in turn.
-_MOST_TURNS = 20
 #: A job whose wait begins more than this many seconds in the future came before the clock was set
 #: back. It counts as waiting longest: by its own time it might not be late for years.
 _AHEAD_S = 3600.0
@@ -383,23 +379,13 @@ def make_pass_context(
         )
 
     def when_allowed_s(job_id: int, start_s: float) -> float:
-        if not ledger.windows and not ledger.limit_hours:
+        if not ledger.calendar:
             return start_s
-        job = ledger.jobs[job_id]
+        job, length = ledger.jobs[job_id], longest_run_s(ledger.jobs[job_id])
         demand = dict(zip(ledger.axes.names, ledger.wanted(job) or (), strict=False))
-        at_s = start_s
-        for _ in range(_MOST_TURNS):
-            after_s = first_start_s(ledger.windows, window_length_s(job), at_s)
-            if after_s is not None:
-                after_s = ledger.limit_hours.first_fit_s(path_up(job.spec.leaf), demand, after_s)
-            if after_s is None:
-                # A job that is too long for all gaps between windows, or larger than its limits
-                # at all hours, is held back and reserves nothing.
-                return start_s
-            if after_s == at_s:
-                break
-            at_s = after_s
-        return at_s
+        found = ledger.calendar.first_start_s(start_s, length, path_up(job.spec.leaf), demand)
+        # A job that may start at no time is held back and reserves nothing.
+        return start_s if found is None else found
 
     suspended = {}
     if ledger.job_counts.states[JobState.SUSPENDED]:

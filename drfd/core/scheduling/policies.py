@@ -98,7 +98,7 @@ class Plan:
     #: dropped before a reservation became later, or a forced reservation was given up after it.
     is_cut: bool = False
     #: The time at which the next pass may decide otherwise even if nothing happens before (Unix
-    #: time), or None: a pause or a maintenance window ends, or see `_DrfPass.next_pass_s`.
+    #: time), or None: a pause ends, or see `_DrfPass.next_pass_s`.
     next_pass_s: float | None = field(default=None, compare=False)
     #: The reservations for big jobs, in order; the next pass gets them.
     reservations: tuple[Reservation, ...] = ()

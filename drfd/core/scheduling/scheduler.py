@@ -327,10 +327,7 @@ def schedule(
     """Return the plan of one pass. `wait_index` must have been notified of every change since the
     last one."""
     free, now_s = free_of(ledger, rules, pass_context.external), pass_context.now_s
-    pause_s, window_s = pause_end_s(ledger.pause, now_s), None
-    if ledger.windows:
-        window_s = ledger.window_end_s(now_s)
-    due_s = [each for each in (pause_s, window_s) if each is not None]
+    pause_s = pause_end_s(ledger.pause, now_s)
     pause = ledger.pause if pause_s is not None else None
     if ledger.draining or pause is not None:
         # Reservations are renewed when launches go on.
@@ -341,7 +338,7 @@ def schedule(
             reservations=before,
             debts=debts,
             pause=pause,
-            next_pass_s=min(due_s, default=None),
+            next_pass_s=pause_s,
         )
     is_of_slots = rules.policy == "slots"
     pass_input = PassInput(
@@ -352,10 +349,7 @@ def schedule(
         slots=rules.slot_count if is_of_slots else None,
         running=ledger.slots_taken() if is_of_slots else {},
     )
-    plan = POLICIES[rules.policy](pass_input)
-    if due_s:
-        plan = replace(plan, next_pass_s=min([plan.next_pass_s or inf, *due_s]))
-    return plan
+    return POLICIES[rules.policy](pass_input)
 
 
 def start_events(ledger: Ledger, plan: Plan, now: Now) -> Iterator[ev.Admitted | ev.Resumed]:

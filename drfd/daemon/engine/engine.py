@@ -30,8 +30,8 @@ from drfd.core.explain.forecast import Forecast
 from drfd.core.fairness.rules import Rules, rules_text
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
+from drfd.core.model.calendar import Calendar, Limit
 from drfd.core.model.effects import Effect, owed, signals_owed
-from drfd.core.model.hours import NO_HOURS, Limit, LimitHours, Window
 from drfd.core.model.job import ROOT, Dependency, Job, JobState, Outcome, show_path
 from drfd.core.model.machine import Instance
 from drfd.core.model.resources import NOTHING, Axes, Resources
@@ -339,14 +339,14 @@ class Engine:
             # It may have come while this turn was made.
             least_s = 0.001 if self.launchers.is_ready() else _OVERDUE_S
             delays.append(min(_CLOCK_S, max(least_s, pass_s - now.at_s)))
-        if self.ledger.limit_hours:
-            delays.append(min(_CLOCK_S, self.ledger.limit_hours.next_s(now.at_s) - now.at_s))
+        if self.ledger.calendar:
+            delays.append(min(_CLOCK_S, self.ledger.calendar.next_s(now.at_s) - now.at_s))
         return min(delays) if delays else None
 
     def turn(self, batch: list[Work]) -> None:
         """Process all of `batch`, then make one scheduling pass if anything asks for it."""
         answers: list[tuple[Work, list[ev.Event] | DrfdError]]
-        self._follow_limit_hours()
+        self._follow_calendar()
         self._follow_nodes()
         while True:
             try:
@@ -527,29 +527,30 @@ class Engine:
         self._wants_pass = True
         return True
 
-    def adopt(self, rules: Rules, limit_hours: LimitHours = NO_HOURS) -> None:
-        """Apply these rules from now on, and the limits by hour of their nodes at their times. If
-        the kinds of resources have changed, the ledger is rebuilt; a job with a resource that is no
-        longer configured waits, or runs on."""
+    def adopt(self, rules: Rules, calendar: Calendar | None = None) -> None:
+        """Apply these rules from now on, and the calendar if one is given. If the kinds of
+        resources have changed, the ledger is rebuilt; a job with a resource that is no longer
+        configured waits, or runs on."""
         self._ordinary = rules
-        self.ledger.limit_hours = limit_hours
+        self.ledger.calendar = self.ledger.calendar if calendar is None else calendar
         now_s = self.clock().at_s
         self.scheduler.adopt_half_life(rules.half_life_s, now_s)
-        self._put_in_force(limit_hours.at(now_s))
+        self._put_in_force(self.ledger.calendar.at(now_s))
 
-    def adopt_limit_hours(self, limit_hours: LimitHours) -> None:
-        """Let these limits by hour count from now on, with the rules as they are configured."""
-        self.ledger.limit_hours = limit_hours
-        self._follow_limit_hours()
+    def adopt_calendar(self, calendar: Calendar) -> None:
+        """Let this calendar count from now on, with the rules as they are configured."""
+        self._wants_pass |= calendar.windows != self.ledger.calendar.windows
+        self.ledger.calendar = calendar
+        self._follow_calendar()
 
-    def _follow_limit_hours(self) -> None:
-        """Put the limits of the present hour in force."""
-        limits = self.ledger.limit_hours.at(self.clock().at_s)
+    def _follow_calendar(self) -> None:
+        """Put the limits of the present time in force."""
+        limits = self.ledger.calendar.at(self.clock().at_s)
         if limits != self._configured.limits_now:
             self._put_in_force(limits)
 
     def _put_in_force(self, limits: dict[str, Limit]) -> None:
-        """Apply the configured rules with these limits by hour."""
+        """Apply the configured rules with these limits of the calendar."""
         for path, limit in limits.items():
             words = " ".join(f"{name}={show_amount(name, most)}" for name, most in limit.items())
             log.info("event=limits path=%s %s", show_path(path), words or "none")
@@ -570,12 +571,6 @@ class Engine:
         named = {job.node for job in self.ledger.allocated_jobs()}
         named.update(spec.demand.node for spec in self.ledger.specs())
         return sorted(named.difference({"", *(node.name for node in self.rules.axes.nodes)}))
-
-    def adopt_windows(self, windows: tuple[Window, ...]) -> None:
-        """Let these maintenance windows count from now on."""
-        if windows != self.ledger.windows:
-            self.ledger.windows = windows
-            self._wants_pass = True
 
     def stopped(self) -> None:
         """Store what is known of ended runs, if the journal can be written: the daemon ends."""
@@ -775,8 +770,7 @@ class Engine:
         """Read the ledger from the journal again after a turn that could not be recorded."""
         self.journal.rollback()
         before, self.ledger = self.ledger, self.journal.load(self.rules.axes)
-        self.ledger.nodes_away, self.ledger.windows = before.nodes_away, before.windows
-        self.ledger.limit_hours = before.limit_hours
+        self.ledger.nodes_away, self.ledger.calendar = before.nodes_away, before.calendar
         self.scheduler.forget_derived_state()
         self._restore_reservations()
         self._load = self.journal.external_load()

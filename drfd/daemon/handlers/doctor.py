@@ -13,7 +13,7 @@ from pathlib import Path
 from drfd import __version__
 from drfd.common.paths import PRIVATE_PLACES
 from drfd.common.units import show_duration, utc_time
-from drfd.core.model.hours import Window
+from drfd.core.model.calendar import Calendar
 from drfd.core.model.resources import Axes, ClusterNode
 from drfd.daemon.config import Site
 from drfd.daemon.countable import device_warnings
@@ -338,11 +338,7 @@ def _summary(controls: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
 _ANNOUNCED_S = 86400.0
 
 
-def window_views(windows: Sequence[Window]) -> list[WindowView]:
-    """Return the first of the windows of each name."""
-    firsts: dict[str, Window] = {}
-    for each in windows:
-        firsts.setdefault(each.name, each)
+def window_views(calendar: Calendar) -> list[WindowView]:
     return [
         {
             "name": each.name,
@@ -351,14 +347,14 @@ def window_views(windows: Sequence[Window]) -> list[WindowView]:
             "reason": each.reason,
             "weekly": each.is_weekly,
         }
-        for each in firsts.values()
+        for each in calendar.next_windows()
     ]
 
 
-def window_notices(windows: Sequence[Window], now_s: float) -> list[CodeText]:
+def window_notices(calendar: Calendar, now_s: float) -> list[CodeText]:
     """Return the notices of windows that are open or come soon."""
     found = []
-    for each in windows:
+    for each in calendar.windows:
         if each.end_s <= now_s or each.start_s > now_s + _ANNOUNCED_S:
             continue
         end = utc_time(each.end_s)
@@ -378,7 +374,7 @@ def notices(
     install: InstallContext,
     link: Link,
     reserves: Reserves,
-    windows: Sequence[Window],
+    calendar: Calendar,
     now_s: float,
 ) -> list[CodeText]:
     """Return the notices that apply now, the worst first."""
@@ -386,7 +382,7 @@ def notices(
         _notice(each.code, f"{each.text}: {each.refused} of users are refused; {each.cure}")
         for each in reserves.shortages()
     ]
-    found += window_notices(windows, now_s)
+    found += window_notices(calendar, now_s)
     away_s = link.away_s()
     if away_s is not None and link.is_missed():
         text = away_text(away_s, is_service=install.is_service, fault=link.fault)

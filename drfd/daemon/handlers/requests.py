@@ -292,7 +292,7 @@ class Requests:
             "cures": cures(self.install, self.site.disks, self.link),
             "external": views.external_view(self.engine.external),
             "draining": self.engine.ledger.draining,
-            "windows": window_views(self.engine.ledger.windows),
+            "windows": window_views(self.engine.ledger.calendar),
             "limit_hours": self._limit_hours(),
             **views.drain_part(self.engine.ledger),
             **self._service_state(),
@@ -336,7 +336,7 @@ class Requests:
         )
 
     def _limit_hours(self) -> list[replies.LimitHoursView]:
-        return views.limit_hours_view(self.engine.ledger.limit_hours, self.engine.clock().at_s)
+        return views.limit_hours_view(self.engine.ledger.calendar, self.engine.clock().at_s)
 
     @verb(msg.SubmitRequest, audit=lambda request: None if request.dry_run else "submit")
     async def _submit(
@@ -479,7 +479,7 @@ class Requests:
     def notices(self) -> list[replies.CodeText]:
         """Return what every user should know now of the service, the worst first."""
         now_s = self.engine.clock().at_s
-        return notices(self.install, self.link, self.reserves, self.engine.ledger.windows, now_s)
+        return notices(self.install, self.link, self.reserves, self.engine.ledger.calendar, now_s)
 
     def _with_notices(self, reply: replies.BatchReply) -> replies.BatchReply:
         """Add the notices to a reply about running jobs while the launcher is away: it carries the

@@ -24,7 +24,7 @@ from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import NodeRule, ShareTree, path_up
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
-from drfd.core.model.hours import Limit, LimitHours
+from drfd.core.model.calendar import Calendar, Limit
 from drfd.core.model.job import (
     ROOT,
     Array,
@@ -667,10 +667,10 @@ def _drain_view(stop: ev.Drained) -> replies.DrainView:
     return {"by": stop.by, "since": stop.stopped_s, "reason": stop.reason}
 
 
-def limit_hours_view(hours: LimitHours, now_s: float) -> list[replies.LimitHoursView]:
+def limit_hours_view(calendar: Calendar, now_s: float) -> list[replies.LimitHoursView]:
     """Return the limits now, and the next ones, of each node whose limits depend on the hour."""
     found: list[replies.LimitHoursView] = []
-    for path, steps in sorted(hours.steps.items()):
+    for path, steps in sorted(calendar.steps.items()):
         until_s, limit = next(iter(steps.after(now_s)), (None, None))
         found.append(
             {
