@@ -13,7 +13,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from core.worlds import context, forecast, of, pass_of, pass_over, preemptions, start_s, submit, why
+from core.worlds import (
+    CAROL,
+    DAVE,
+    context,
+    forecast,
+    of,
+    pass_of,
+    pass_over,
+    preemptions,
+    start_s,
+    submit,
+    why,
+)
 from drfd.common.errors import Refused
 from drfd.core.decisions import stimuli as st
 from drfd.core.explain.forecast import smaller_demand
@@ -41,7 +53,7 @@ from drfd.core.model.machine import (
     choose_instances,
 )
 from drfd.core.model.resources import NOTHING, Axes, ClusterNode, Resources
-from drfd.core.scheduling.backfill import Reservation
+from drfd.core.scheduling.backfill import KeptReservation, Reservation
 from drfd.core.scheduling.kept_free import SAMPLES, ExternalLoad, ExternalLoadEstimator, beside_jobs
 from drfd.core.scheduling.release_times import Certainty
 from drfd.core.scheduling.scheduler import Scheduler
@@ -837,6 +849,38 @@ def test_a_drain_lets_go_on_what_holds_the_memory_that_it_waits_for(bench):
     assert plan.admitted == [1]
     for_2_alone = replace(pass_context, before=(replace(drained, is_forced=True),))
     assert schedule(bench.ledger, bench.rules, pass_context=for_2_alone).admitted == []
+
+
+def test_what_goes_on_by_its_reservation_is_not_let_go_on_once_more_for_a_drain(bench):
+    """Its cores would count twice. Bob's job waits for all memory; carol's needs none of it."""
+    bench.start(spec(asks=demand(2), time_limit_s=600))
+    bench.start(spec("root.dave", actor=DAVE, asks=demand(3)))
+    bench.suspend(1, by=None, at_s=10)
+    bench.submit(spec("root.bob", actor=BOB, asks=demand(1, 18)), at_s=20)
+    late = bench.submit(spec("root.carol", actor=CAROL, asks=demand(3, 0)), at_s=30)
+    before = []
+    for job in (bench.job(1), bench.job(3)):
+        kept, wanted = KeptReservation(job.id, now(20).at_s), bench.ledger.wanted(job)
+        before.append(kept.restored(job.spec.leaf, wanted, now(20).at_s))
+    pass_context = replace(context(bench, 1_000_000), before=tuple(before))
+    plan = schedule(bench.ledger, bench.rules, pass_context=pass_context)
+    assert [(each.job_id, each.is_drain) for each in plan.reservations] == [(3, True)]
+    assert (plan.admitted, plan.free.sums[0]) == ([1, late], 1000)
+
+
+def test_what_is_kept_for_who_starves_lets_nobody_go_on_out_of_turn(bench):
+    """Suspended jobs come first in a drain that may wait for their memory: this one does not."""
+    bench.start(spec(asks=demand(2), time_limit_s=600))
+    bench.start(spec(asks=demand(1), time_limit_s=600))
+    bench.start(spec("root.dave", actor=DAVE, asks=demand(4)))
+    bench.suspend(1, by=None, at_s=10)
+    bench.submit(spec("root.bob", actor=BOB, asks=demand(1, 18)), at_s=20)
+    turn = bench.submit(spec("root.carol", actor=CAROL, asks=demand(2, 0)), at_s=30)
+    starving, wanted = bench.job(4), bench.ledger.wanted(bench.job(4))
+    made = KeptReservation(starving.id, now(20).at_s, is_forced=True)
+    place = made.restored("root.bob", wanted, now(20).at_s)
+    pass_context = replace(context(bench, 40), before=(place,))
+    assert schedule(bench.ledger, bench.rules, pass_context=pass_context).admitted == [turn]
 
 
 def test_first_come_first_served_lets_go_on_who_holds_the_memory_that_the_first_waits_for(bench):

@@ -18,6 +18,7 @@ from drfd.core.model import events as ev
 from drfd.core.model.calendar import Calendar, LimitSpan, LimitSteps
 from drfd.core.model.effects import Freeze, Kill, Launch, RemoveAttempt, Terminate
 from drfd.core.model.job import Broken, Dependency, JobSpec, Outcome, RequiredOutcome
+from drfd.core.model.options import Demand
 from drfd.core.model.resources import Axes, ClusterNode
 from drfd.core.scheduling.debts import Debt
 from drfd.daemon.engine.engine import Inbox, Work
@@ -178,6 +179,21 @@ def test_what_waits_for_the_end_of_a_window_starts_then_by_a_timer_alone(make_sh
     times[0] = now(30)
     shell.turn()
     assert shell.host.take() == [Launch(1, 1)]
+
+
+def test_what_was_reserved_for_a_job_is_forgotten_when_it_is_given_another_demand(make_shell):
+    """Beside the 5 of 9 cores that it asks for now there is room for a long job of 4."""
+    by = replace(rules(), reserving=ReservationSettings(delay_s=0))
+    shell = make_shell(by=by)
+    shell.turn(st.SubmitAsked(now(), spec(asks=demand(5), time_limit_s=1000)))
+    shell.turn(launched(1))
+    shell.turn(st.SubmitAsked(now(), spec(asks=demand(9))))
+    assert [each.demand[0] for each in shell.engine.scheduler.reservations] == [9000]
+    shell.turn(st.ChangeAsked(now(), 2, ALICE, st.Change(demand=Demand(cores_milli=5000))))
+    assert [each.demand[0] for each in shell.engine.scheduler.reservations] == [5000]
+    shell.host.take()
+    shell.turn(st.SubmitAsked(now(), spec("root.bob", actor=BOB, asks=demand(4))))
+    assert shell.host.take() == [Launch(3, 1)]
 
 
 def test_pools_that_jobs_are_in_and_that_are_gone_are_known(make_shell):
