@@ -152,7 +152,7 @@ def parse_ids(text: str) -> list[Ref]:
             continue
         match = re.fullmatch(_RANGE, part.strip())
         if match is None:
-            raise _bad("ids", text, "not a job id", "write 41, 3-7 or 1,4-6")
+            raise _bad("ids", text, "not a job id", "write 41, 3-7, 1,4-6 or 42_7")
         first, last = int(match[1]), int(match[2] or match[1])
         if not 1 <= first <= last <= _MOST_ID:
             raise _bad("ids", text, "not a range of job ids", "ids begin with 1: write 3-7")
@@ -163,7 +163,11 @@ def parse_ids(text: str) -> list[Ref]:
 
 
 def _tasks(text: str, array: str, indices: str, *, most: int) -> list[Ref]:
-    spans, _ = read_array(indices)
+    try:
+        spans, _ = read_array(indices)
+    except Refused as error:
+        hint = f"write '{array}_[7-20]', or {array} for the whole array"
+        raise Refused(error.code, error.text, hint=hint) from None
     if count_of(spans) > most:
         raise _too_many(text)
     return [f"{array}_{at}" for first, last, step in spans for at in range(first, last + 1, step)]

@@ -145,7 +145,8 @@ def read_array(text: str) -> tuple[tuple[Span, ...], int | None]:
     spans = sorted(_read_piece(text, piece) for piece in pieces.split(","))
     count = count_of(spans)
     if count > MAX_TASKS:
-        raise _bad(text, f"{count} tasks; {MAX_TASKS} are the most: submit several arrays")
+        why = f"{count} tasks, and an array has at most {MAX_TASKS}"
+        raise _bad(text, why, hint="submit several arrays")
     if any(before[1] >= span[0] for before, span in pairwise(spans)):
         spans = list(_disjoint(text, spans))
     return tuple(spans), at_once
@@ -180,11 +181,9 @@ def _disjoint(text: str, spans: list[Span]) -> Iterator[Span]:
         yield low, high, 1
 
 
-def _bad(text: str, why: str) -> Refused:
+def _bad(text: str, why: str, hint: str = "write 0-99, 1,3,7-20:2 or 0-999%50") -> Refused:
     shown = text if len(text) <= 60 else f"{text[:60]}…"
-    return Refused(
-        "bad-value", f"array: {shown!r} is wrong: {why}", hint="write 0-99, 1,3,7-20:2 or 0-999%50"
-    )
+    return Refused("bad-value", f"array: {shown!r} is wrong: {why}", hint=hint)
 
 
 _GROUP_NAME = re.compile(r"\w[\w.+-]{0,63}")

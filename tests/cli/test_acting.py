@@ -71,10 +71,10 @@ def test_a_selection_is_sent_as_it_was_said_and_choosing_nobody_is_told(drf, dae
     [
         *((word, "") for word in ("7x", "0", "5-3", "1-", "-", "1,,2", "1-999999", "1.5")),
         *((word, "") for word in ("42_", "_7", "42_7_1", "42_x", "0x10", "42_-1")),
-        ("42_[8-7]", "the range 8-7 ends before it begins"),
+        ("42_[8-7]", "the range 8-7 ends before it begins (write '42_[7-20]', or 42 for"),
         ("42_[", "is not a job id"),
-        ("42_[0-100000]", "20000 are the most"),
-        ("3,42_[0-99999]", "20000 are the most"),
+        ("42_[0-100000]", "at most 20000 (write '42_[7-20]', or 42 for the whole array)"),
+        ("3,42_[0-99999]", "100000 tasks, and an array has at most 20000"),
         ("1-100001", "is more than 100000 jobs"),
     ],
 )

@@ -11,6 +11,7 @@ import pytest
 
 from canned import CannedDaemon, Message
 from cli.drf import Drf, Result
+from drfd.client import connection
 from drfd.payload.pack import of_request
 from drfd.payload.signature import digest_of, proof_of, user_key
 from drfd.protocol.job_options import OPTIONS
@@ -325,6 +326,14 @@ def test_a_group_is_tried_again_in_the_order_of_its_submission(drf, answering, j
     [asked] = answering.asked("history")
     assert asked["past"] == {"user": "alice", "group": "sweep"}
     assert [each["id"] for each in answering.asked("submission")] == [6, "5_2", 9, 10]
+    # Tasks of an array are asked for one by one only if others of it are not meant.
+    answering.requests.clear()
+    for left, asked_for in ((10, [10, 10]), (9, [10, *(f"10_{at}" for at in range(9))])):
+        answering.replies["history"] = {"jobs": jobs[4 : 4 + left], "after": None}
+        answering.replies["submission"] = lambda request: kept(str(request["id"]), array="0-9%2")
+        assert drf("retry", "-g", "sweep").code == 0
+        assert [each["id"] for each in answering.asked("submission")] == asked_for
+        answering.requests.clear()
     answering.replies["history"] = {"jobs": [], "after": None}
     result = drf("retry", "-g", "sweep")
     assert (result.code, result.err) == (1, "drf: no job of yours in the group sweep has ended\n")
@@ -525,6 +534,31 @@ def test_if_the_new_one_is_refused_the_old_one_is_as_before(edit, daemon, refuse
     daemon.replies["submit"] = refuse(text="too big")
     assert edit("s/a b/c d/") == Result(1, "", "drf: too big\n")
     assert edit.ops == ["hold", "submit", "release"]
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ("hold", "nothing was submitted, and job 42 may be held (drf release 42 lets it start)"),
+        (
+            "submit",
+            "job 42 is held, and the changed one may be queued (if drf status shows that, "
+            "drf cancel 42; else drf release 42 lets it start)",
+        ),
+        ("release", "too big; job 42 is held (drf release 42 lets it start)"),
+        ("cancel", "job 42 is held, unless it is cancelled (drf cancel 42)"),
+    ],
+)
+def test_it_says_what_a_lost_connection_leaves_behind(
+    edit, daemon, refuse, monkeypatch, broken, said
+):
+    monkeypatch.setattr(connection, "RECONNECT_S", 0.0)
+    if broken == "release":
+        daemon.replies["submit"] = refuse(text="too big")
+    daemon.replies[broken] = None
+    lost = f"drf: the daemon closed the connection: {said}\n"
+    done = "submitted job 50 in place of job 42\n" * (broken == "cancel")
+    assert edit("s/a b/c d/") == Result(69, done, lost)
 
 
 def test_a_held_job_is_held_as_the_new_one_too(edit):

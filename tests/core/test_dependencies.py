@@ -545,7 +545,7 @@ def test_a_torn_array_of_many_pieces_is_told_in_few_steps():
     "event",
     [
         ev.Held(job_id=9, at_s=0.0, by="alice"),
-        ev.Released(job_id=1, at_s=0.0, by="alice"),
+        ev.Resumed(job_id=1, at_s=0.0, mono_s=0.0),
         ev.Admitted(job_id=1, at_s=0.0, attempt=1),
         ev.Launched(job_id=2, at_s=0.0, attempt=1, mono_s=0.0, cgroup=None),
         ev.ArraySubmitted(
@@ -654,7 +654,7 @@ def test_an_order_about_an_array_is_one_about_each_of_its_tasks_and_is_recorded_
     assert [each.job_id for each in told] == [ids[0]]
     told = bench.feed(st.ReleaseAsked(now(), array_id, ALICE, tasks=tuple(ids[1:5]), is_part=True))
     assert [each.job_id for each in told] == [array_id, *ids[1:5]]
-    told = bench.feed(st.ReleaseAsked(now(), array_id, ALICE, tasks=tuple(ids[5:]), is_part=True))
+    told = bench.feed(st.ReleaseAsked(now(), array_id, ALICE, tasks=tuple(ids[5:])))
     assert [each.job_id for each in told] == [*ids[5:]]
     change = st.Change(priority=7, begin_s=int(now(50.0).at_s))
     for some in (ids[:5], ids[5:]):

@@ -10,7 +10,7 @@ import pytest
 
 from daemon.desk import Desk
 from drfd.common.errors import NotPermitted, Refused
-from drfd.core.model.job import Outcome
+from drfd.core.model.job import JobState, Outcome
 from drfd.daemon.launcher_link.messages import LaunchSettings, order_for, with_slurm_variables
 from drfd.daemon.lookup import lookup, views
 from drfd.daemon.lookup.rows import WaitingRows
@@ -318,6 +318,21 @@ async def test_an_order_about_an_array_is_told_of_it_once_and_one_about_a_task_i
     assert told == ["ArraySubmitted", "Changed", "Released", "Held", "Changed"]
 
 
+async def test_an_order_about_an_array_of_which_some_tasks_differ_is_told_of_it_once(desk):
+    """It was told of nothing, as the array itself was not held, or held already."""
+    await desk.submit(ALICE, demand={"cores_milli": 9000})
+    array_id = await submit(desk, "0-249", held=False)
+    some = [f"2_{index}" for index in range(100, 250)]
+    for select, order in (
+        (some, "hold"), ([2], "release"), ([2], "hold"), (some, "release"), ([2], "hold"),
+    ):  # fmt: skip
+        assert (await desk.ask(ALICE, select={"ids": select}, op=order))["failed"] == []
+    told = [each["event"] for each in (await desk.ask(ALICE, op="show", id=array_id))["events"]]
+    assert told == ["ArraySubmitted", "Released", "Held", "Held"]
+    array_state = desk.shell.engine.ledger.arrays[array_id]
+    assert dict(array_state.states) == {JobState.HELD: 250}
+
+
 async def test_an_order_about_an_array_counts_as_one_change_of_its_user(desk, monkeypatch):
     """Each of 20,000 tasks was counted: the next submission waited for a minute."""
     taken = []
@@ -337,7 +352,7 @@ async def test_tasks_that_differ_have_rows_of_their_own_with_their_own_reasons(d
     rows = (await desk.ask(ALICE, op="status"))["jobs"]
     told = [(row.get("array_tasks"), row["state"], row["tasks"]) for row in rows[1:]]
     assert told == [("1,3,5,7-9", "PENDING", 6), ("2,4", "HELD", 2), ("6", "PENDING", 1)]
-    assert rows[2]["reason"]["code"] == "HELD"
+    assert rows[2]["reason"]["text"] == "held by alice; drf release '1_[2,4]' lets it go"
     # A row is released without the others.
     await desk.ask(ALICE, op="release", select={"states": ["HELD"], "user": "alice"})
     assert "HELD" not in desk.shell.engine.ledger.arrays[1].states

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
@@ -16,7 +17,7 @@ from drfd.client.option_values import fields_of
 from drfd.client.submission import completed
 from drfd.client.words import Ref, parse_id
 from drfd.common.errors import DrfdError, Refused, Unavailable
-from drfd.common.indices import read_array, show_numbers
+from drfd.common.indices import count_of, read_array, show_numbers
 from drfd.payload.pack import output_fields
 from drfd.protocol.job_options import OPTIONS, of_field
 from drfd_cli import output
@@ -115,10 +116,22 @@ def _ended_in(client: Connection, group: str, *, failed: bool) -> list[Ref]:
     past = {"user": client.request("hello")["user"], "group": group}
     jobs = sorted(client.jobs("history", past=past), key=itemgetter("id"))
     wanted = [job for job in jobs if not failed or job["state"] != _COMPLETED]
-    # Thousands of tasks may have been cancelled: an array is asked for at once.
-    arrays = {job["array_id"] for job in wanted if failed and job["state"] == _CANCELLED} - {None}
+    # An array of thousands of tasks is asked for at once.
+    counts = Counter(job["array_id"] for job in wanted if job["array_id"] is not None)
+    arrays = {
+        array_id
+        for array_id, count in counts.items()
+        if count > 1 and (failed or _is_whole(client, array_id, count))
+    }
     refs = (job["array_id"] if job["array_id"] in arrays else output.ref(job) for job in wanted)
     return list(dict.fromkeys(refs))
+
+
+def _is_whole(client: Connection, array_id: int, count: int) -> bool:
+    """Return whether an array has ended and has so many tasks."""
+    reply = client.submission(array_id)
+    spans, _ = read_array(str(reply["submission"]["array"]))
+    return not reply["live"] and count_of(spans) == count
 
 
 def _show(done: list[_Retried], *, quiet: bool) -> None:

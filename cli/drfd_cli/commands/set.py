@@ -9,7 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time as clock
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ import click
 from drfd.client.connection import Connection
 from drfd.client.option_values import words_of
 from drfd.client.words import Ref
-from drfd.common.errors import DrfdError, Refused
+from drfd.common.errors import DrfdError, Refused, Unavailable
 from drfd.common.units import parse_duration, show_duration
 from drfd.protocol.job_options import OPTIONS, Option
 from drfd_cli import output
@@ -381,19 +382,40 @@ def _raise_failure(reply: Any) -> None:
 
 
 def _replace(client: Connection, reply: SubmissionReply, changes: Edits) -> None:
-    """Submit a job in place of a waiting one. Raises Refused, and then leaves it as it was."""
+    """Submit a job in place of a waiting one. Raises Refused, and then leaves it as it was, or
+    Unavailable, which says what may have become of it."""
     label, conditions = reply["label"], reply.get("conditions", {})
     fields = changes.applied({"demand": {}, **reply["submission"], **_conditions(reply)})
-    select = {"ids": [int(label)]}
-    if not conditions.get("held"):
+    select, was_held = {"ids": [int(label)]}, conditions.get("held", False)
+    release = f"drf release {label} lets it start"
+    if not was_held:
         # A held job cannot start, so it never runs beside the new one.
-        _raise_failure(client.request("hold", select=select))
+        with _broken(f"nothing was submitted, and job {label} may be held", release):
+            _raise_failure(client.request("hold", select=select))
+    unsure = f"job {label} is held, and the changed one may be queued"
+    hint = f"if drf status shows that, drf cancel {label}; else " + (
+        f"drf edit {label} again" if was_held else release
+    )
     try:
-        new = client.submit(**fields)
-    except DrfdError:
-        if not conditions.get("held"):
-            client.request("release", select=select)
+        with _broken(unsure, hint):
+            new = client.submit(**fields)
+    except Unavailable:
+        raise
+    except DrfdError as error:
+        if not was_held:
+            with _broken(f"{error.text}; job {label} is held", release):
+                client.request("release", select=select)
         raise
     # Whatever becomes of the old job, which is held, the new one is there.
     output.tell(f"submitted job {new['id']} in place of job {label}")
-    _raise_failure(client.request("cancel", select=select))
+    with _broken(f"job {label} is held, unless it is cancelled", f"drf cancel {label}"):
+        _raise_failure(client.request("cancel", select=select))
+
+
+@contextmanager
+def _broken(state: str, hint: str) -> Iterator[None]:
+    """Add to the error of a lost connection what it leaves behind, and what to do then."""
+    try:
+        yield
+    except Unavailable as error:
+        raise Unavailable(error.code, f"{error.text}: {state}", hint=hint) from None

@@ -122,7 +122,7 @@ class JobAsked(Stimulus):
     is_recorded: ClassVar[bool] = False
     #: The tasks of the array that are meant; () for all.
     tasks: tuple[int, ...] = field(default=(), kw_only=True)
-    #: Whether these are a part of a request about the whole array.
+    #: Whether these are a part, the first that is granted, of a request about the whole array.
     is_part: bool = field(default=False, kw_only=True)
 
     def decide(self, ledger: Ledger, rules: Rules) -> list[ev.Event]:
@@ -152,10 +152,14 @@ class JobAsked(Stimulus):
         if len(refusals) == len(tasks):
             raise refusals[0] if refusals else job_requests.no_such(self.job_id)
         if self.is_recorded and found and (self.is_part or not self.tasks):
-            with suppress(Refused):
-                # Nothing, if an earlier part of the request is recorded.
-                found = judge(array.common)[:1] + found
+            found = self.record(array.common, judge) + found
         return found
+
+    def record(self, common: Job, judge: Callable[[Job], list[ev.Event]]) -> list[ev.Event]:
+        """Return what is recorded of the array itself, at most one event."""
+        with suppress(Refused):
+            return judge(common)[:1]
+        return []
 
     def outweighs(self, job: Job) -> bool:
         """Return whether an administrator's hold is to replace the owner's own."""
@@ -189,6 +193,12 @@ class HoldAsked(JobAsked):
             )
         return [ev.Held(job.id, self.now.at_s, by=self.actor.user)]
 
+    def record(self, common: Job, judge: Callable[[Job], list[ev.Event]]) -> list[ev.Event]:
+        if common.held_by == self.actor.user:
+            # Some of its tasks were released since.
+            return [ev.Held(common.id, self.now.at_s, by=self.actor.user)]
+        return super().record(common, judge)
+
 
 class ReleaseAsked(JobAsked):
     is_recorded: ClassVar[bool] = True
@@ -198,6 +208,12 @@ class ReleaseAsked(JobAsked):
             raise Refused("not-held", f"job {job.label} is {job.shown_state}, not held")
         job_requests.refuse_if_kept(job, self.actor)
         return [ev.Released(job.id, self.now.at_s, by=self.actor.user)]
+
+    def record(self, common: Job, judge: Callable[[Job], list[ev.Event]]) -> list[ev.Event]:
+        if common.state is JobState.PENDING:
+            # Some of its tasks were held alone.
+            return [ev.Released(common.id, self.now.at_s, by=self.actor.user)]
+        return super().record(common, judge)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,8 @@ class Case:
     rules: Rules
     can_launch: bool
     name_of: Callable[[int], str]
+    #: What names the job in a command.
+    label: str
 
     @property
     def leaf(self) -> str:

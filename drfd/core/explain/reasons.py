@@ -39,15 +39,16 @@ def explain_wait(
     *,
     can_launch: bool = True,
     name_of: Callable[[int], str] = str,
+    label: str = "",
 ) -> Wait | None:
     """Return the reason, or None for a job that does not wait. `last` is the latest pass, or None.
     `can_launch` says whether the launcher is connected. `name_of` returns the label of a job that
-    has left the ledger."""
+    has left the ledger. `label` stands in commands for a job that represents tasks of an array."""
     demand = ledger.wanted(job)
     gates = CONDITIONS if demand is None else BEFORE_PASS if last is None else GATES
     otherwise = None if demand is None else waits.NextPass()
     known = last or Plan(free=FreeResources(()))
-    case = Case(job, demand or (), ledger, known, rules, can_launch, name_of)
+    case = Case(job, demand or (), ledger, known, rules, can_launch, name_of, label or job.label)
     return next((found for gate in gates if (found := gate(case)) is not None), otherwise)
 
 
@@ -60,8 +61,8 @@ def held(case: Case) -> Wait | None:
     if job.state is JobState.SUSPENDED:
         since, most_s = job.kept_since, case.rules.max_suspended_s
         ends_s = None if since is None or most_s is None else since.at_s + most_s
-        return waits.SuspendedBy(by, job.label, is_admins, ends_s)
-    who = waits.HeldBy(by, job.label, is_admins) if job.state is JobState.HELD else None
+        return waits.SuspendedBy(by, case.label, is_admins, ends_s)
+    who = waits.HeldBy(by, case.label, is_admins) if job.state is JobState.HELD else None
     if job.broken is None or job.state not in (JobState.HELD, JobState.PENDING):
         return who
     broken, name_of, others = job.broken, case.name_of, []
@@ -73,7 +74,7 @@ def held(case: Case) -> Wait | None:
             label = (case.ledger.label_of if is_live else name_of)(each.job_id)
             others.append((label, each.want))
     on = name_of(broken.job_id)
-    return waits.NeverStarts(job.label, on, broken.outcome, want, tuple(others), who)
+    return waits.NeverStarts(case.label, on, broken.outcome, want, tuple(others), who)
 
 
 def unmet(case: Case) -> Wait | None:
@@ -144,7 +145,7 @@ def beyond_machine(case: Case) -> Wait | None:
         is_lost = name.partition(":")[2] in rules.axes.lost or name in rules.lost_gres
         may_do_without = is_lost and job.state is JobState.PENDING
         amounts = case.demand[axis], capacity[axis]
-        return waits.BeyondMachine(job.label, name, *amounts, may_do_without)
+        return waits.BeyondMachine(case.label, name, *amounts, may_do_without)
     return None
 
 
@@ -201,7 +202,7 @@ def beyond_limit(case: Case) -> Wait | None:
     now_s, calendar = ledger.latest_pass_s, ledger.calendar
     ever = limit_ever(rules, calendar, case.leaf, case.demand, now_s)
     if ever is not None:
-        return waits.BeyondLimit(job.label, *ever, job.state is JobState.PENDING)
+        return waits.BeyondLimit(case.label, *ever, job.state is JobState.PENDING)
     asked, paths = dict(zip(rules.axes.names, case.demand, strict=True)), path_up(case.leaf)
     for path in paths:
         limits = rules.shares.rule(path).limit or ()

@@ -26,7 +26,7 @@ from msgspec import structs
 
 from drfd.common.indices import Ids
 from drfd.core.model.calendar import length_s
-from drfd.core.model.events import InvalidTransition, JobEvent
+from drfd.core.model.events import InvalidTransition, JobEvent, Released
 from drfd.core.model.job import (
     WAITING_STATES,
     Array,
@@ -502,7 +502,10 @@ class ArrayState:
     def order(self, event: JobEvent) -> Job:
         """Record an order about the array as a whole, and return what the array is from then on.
         Its tasks have events of their own. Raises InvalidTransition."""
-        common = structs.replace(event.apply(self.array.common), awaits=(), not_before_s=None)
+        common = self.array.common
+        # The array itself is not held if tasks were held alone.
+        if not isinstance(event, Released) or common.state is JobState.HELD:
+            common = structs.replace(event.apply(common), awaits=(), not_before_s=None)
         if common.state not in WAITING_STATES:
             raise InvalidTransition(f"array {self.array.id} does not allow {event!r}")
         self.array = replace(self.array, common=common)

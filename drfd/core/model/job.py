@@ -703,6 +703,10 @@ class Array:
             yield from self._spans.part(low - self.id - 1, high - self.id - 1)
 
 
+#: The most ranges of indices in the name of some tasks of an array.
+MAX_RANGES = 8
+
+
 @dataclass(frozen=True, slots=True)
 class Tasks:
     """Waiting tasks of an array that are alike but for their index: one row of a list."""
@@ -730,3 +734,13 @@ class Tasks:
     def indices(self) -> str:
         """The indices as users write them: `7-999%50`."""
         return self.array.show_indices(*self.ids)
+
+    @property
+    def argument(self) -> str:
+        """What names them in a command of a shell: `42`, `42_7` or `'42_[7-20]'`. Of very scattered
+        ones it is the array."""
+        if self.size == 1:
+            return self.array.label_of(self.first.id)
+        if self.size == self.array.size or len(self.ids) > MAX_RANGES:
+            return str(self.array.id)
+        return f"'{self.array.id}_[{show_spans(self.array.spans_of(*self.ids))}]'"

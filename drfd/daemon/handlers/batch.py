@@ -78,6 +78,8 @@ class _BatchResult:
     cut: dict[str, Refused] = field(default_factory=dict)
     #: The tasks that were refused, by label of their array.
     tasks: dict[str, list[int]] = field(default_factory=dict)
+    #: The arrays that have a record of the request.
+    recorded: set[int] = field(default_factory=set)
     #: The jobs and arrays that have been charged.
     charged: set[int] = field(default_factory=set)
     #: Whether the jobs are named by their ids: else those that are over are not meant.
@@ -236,6 +238,10 @@ class BatchActions:
     ) -> None:
         """Submit the stimuli for all targets in one turn."""
         now = self.engine.clock()
+        targets = [
+            replace(each, is_part=each.is_part and each.job_id not in result.recorded)
+            for each in targets
+        ]
         stimuli = [_stimulus(target, now, actor, make) for target in targets]
         outcomes = await asyncio.gather(
             *(self.engine.submit_and_wait(stimulus) for stimulus in stimuli), return_exceptions=True
@@ -256,6 +262,8 @@ class BatchActions:
                 raise outcome
             else:
                 result.events.setdefault(target.label, []).extend(outcome)
+                if target.tasks and target.is_part and outcome:
+                    result.recorded.add(target.job_id)
         if not actor.is_admin and not is_cancel:
             # A cancellation is a job's last change, and is charged with its submission. An array is
             # charged as one job.

@@ -261,7 +261,7 @@ class Lookup:
 
     def row_view(self, row: Row, actor: Actor) -> replies.JobView:
         """Return a row of a list as this user may see it."""
-        view = self.view(job_of(row), actor)
+        view = self.view(row, actor)
         return views.tasks_view(row, view) if isinstance(row, Tasks) else view
 
     async def array_view(self, array: Array) -> replies.ArrayView:
@@ -294,8 +294,9 @@ class Lookup:
         """Return the jobs that ended last, as many as the request has of them, newest first."""
         return await asyncio.to_thread(_last_ended, self.engine.journal.path, request)
 
-    def reason(self, job: Job) -> Wait | None:
-        """Return why the job waits, or None if it does not."""
+    def reason(self, row: Row) -> Wait | None:
+        """Return why the job waits, or the tasks, or None if they do not."""
+        job = job_of(row)
         if job.array_id is not None and job.array_id not in self.engine.ledger.arrays:
             # The array has ended since the row of its tasks was made.
             return None
@@ -306,12 +307,14 @@ class Lookup:
             self.engine.rules,
             can_launch=self.engine.launchers.is_ready(),
             name_of=self.name_of,
+            label=row.argument if isinstance(row, Tasks) else "",
         )
 
-    def view(self, job: Job, actor: Actor) -> replies.JobView:
+    def view(self, row: Row, actor: Actor) -> replies.JobView:
+        job = job_of(row)
         return views.job_view(
             job,
-            reason=views.reason_view(self.reason(job)),
+            reason=views.reason_view(self.reason(row)),
             usage=self.meter.usage(job),
             private=may_touch(actor, job.spec),
             expected_start_s=self.expected_start_s(job),

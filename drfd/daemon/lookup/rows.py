@@ -106,7 +106,7 @@ class WaitingRows:
         start_s, start = self.lookup.expected_start_s(job), self.start_of(job)
         view = row_view(
             row,
-            reason=wait_view(self.lookup.reason(job)),
+            reason=wait_view(self.lookup.reason(row)),
             expected_start_s=start_s if start is None else start[0],
         )
         if start is not None:

@@ -26,6 +26,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.calendar import Calendar, Limit
 from drfd.core.model.job import (
+    MAX_RANGES,
     ROOT,
     Array,
     Job,
@@ -53,8 +54,6 @@ if TYPE_CHECKING:
 
 #: The most indices, or ranges of indices, in a sentence.
 _MOST_INDICES = 20
-#: The most ranges of indices in a label.
-_MOST_RANGES = 8
 
 
 def resources_view(amount: Resources) -> replies.ResourcesView:
@@ -375,8 +374,8 @@ def row_view(
 
 def tasks_label(group: Tasks) -> str:
     """Return the label of the tasks, such as `42_[8-99]`."""
-    shown: list[Ids] = list(group.ids[:_MOST_RANGES])
-    more = ",…" if len(group.ids) > _MOST_RANGES else ""
+    shown: list[Ids] = list(group.ids[:MAX_RANGES])
+    more = ",…" if len(group.ids) > MAX_RANGES else ""
     return f"{group.array.id}_[{show_spans(group.array.spans_of(*shown))}{more}]"
 
 
