@@ -11,10 +11,7 @@ from typing import Any, get_args
 from drfd.core.decisions.outcome import LOSSES, UNKNOWN_LOSS
 from drfd.core.explain import waits
 from drfd.core.model import job
-from drfd.protocol.job_options import OPTIONS, Option
-from drfd_cli.commands import history, shares
-from drfd_cli.output import Columns
-from drfd_cli.tables.columns import JOBS, PAST_JOBS
+from drfd.protocol.job_options import OPTIONS
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference.md"
 
@@ -26,40 +23,16 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
 
 
-def _option(option: Option) -> tuple[str, ...]:
-    verbs = [verb for verb in option.verbs if verb != "submit"] + ["set"] * bool(option.in_set)
-    name = f"{', '.join(option.names)} {option.metavar}".strip()
-    where = "" if option.is_default else " (presets)"
-    return f"`{name}`", ", ".join(verbs), option.about, f"`{option.setting}`{where}"
-
-
 def _options() -> Iterator[str]:
-    head = ("option of `drf submit`", "also of", "meaning", "key")
-    return _table(head, map(_option, OPTIONS))
-
-
-def _columns() -> Iterator[str]:
-    found = {
-        "status": JOBS,
-        "history": {key: each for key, each in PAST_JOBS.items() if key not in JOBS},
-        "report": history.REPORT,
-        "shares": shares.POOLS,
-        "nodes": shares.NODES,
-    }
-
-    def keys(columns: Columns, *, for_programs: bool) -> str:
-        chosen = (key for key, each in columns.items() if (each.value is not None) == for_programs)
-        return f"`{' '.join(chosen)}`"
-
-    rows = (
-        (
-            f"`drf {verb}`" + (", besides those of status" if verb == "history" else ""),
-            keys(columns, for_programs=True),
-            keys(columns, for_programs=False),
-        )
-        for verb, columns in found.items()
-    )
-    return _table(("command", "keys of columns", "others that -o knows"), rows)
+    """The keys of options, which have the option's long name unless it is given."""
+    for is_default, where in ((True, "your own defaults and presets"), (False, "presets only")):
+        found = [
+            f"`{each.setting}`"
+            + f" (`{each.names[-1]}`)" * (f"--{each.setting.replace('_', '-')}" not in each.names)
+            for each in OPTIONS
+            if each.is_default == is_default
+        ]
+        yield f"- {where}: {', '.join(found)}"
 
 
 def _classes(base: type) -> Iterator[type]:
@@ -92,7 +65,6 @@ def _losses() -> Iterator[str]:
 
 BLOCKS: dict[str, Callable[[], Iterator[str]]] = {
     "options": _options,
-    "columns": _columns,
     "reasons": _reasons,
     "outcomes": _outcomes,
     "losses": _losses,

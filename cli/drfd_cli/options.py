@@ -238,7 +238,7 @@ def prints_result(*, columns: Columns | None = None) -> Callable[[F], F]:
     if columns is not None:
         options += [
             click.option("-o", "--columns", "chosen", metavar="KEYS", callback=split,
-                         help="Only these columns, such as id,state."),
+                         help="Only these columns: id,state; help lists all."),
             click.option("--csv/--parsable", "as_csv", default=None,
                          help="Print lines for programs, with commas or tabs."),
             click.option("--no-header", is_flag=True, help="Without the line of column names."),
