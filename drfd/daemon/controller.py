@@ -37,6 +37,7 @@ from drfd.daemon.config import Config, Site
 from drfd.daemon.countable import late_gpus
 from drfd.daemon.engine.engine import Engine, Work, home_and_others
 from drfd.daemon.engine.journal_upkeep import Retention
+from drfd.daemon.explanation import misplaced
 from drfd.daemon.handlers.doctor import InstallContext
 from drfd.daemon.handlers.requests import Requests
 from drfd.daemon.launcher_link.core_weights import CoreWeights
@@ -277,6 +278,7 @@ class Daemon:
         before = self._requests.site
         self._engine.adopt(site.rules, _calendar(config, site.rules))
         site = self._and_open(before, self._and_lost(site))
+        site = replace(site, warnings=(*site.warnings, *misplaced(config)))
         self._requests.config, self._requests.site = config, site
         self._links.adopt(home_and_others(site.rules.axes))
         self._links.set_up(_launch_settings(config, site))

@@ -77,21 +77,31 @@ def _bounds(node: NodeSettings) -> Iterator[str]:
             yield f"{what} {', '.join(show_need(*each) for each in amounts.items())}"
 
 
-def doubts(config: Config) -> Iterator[str]:
-    """Yield a sentence for each setting of a user that counts for nobody or not where it seems."""
-    pool_of = {user: name for name, pool in config.pools.items() for user in pool.users or ()}
+def misplaced(config: Config) -> Iterator[str]:
+    """Yield a sentence for each setting of a user that does not count where it seems."""
+    pool_of = _pools_of_users(config)
     for pool, user in config.members:
         if not pool and user in pool_of:
             yield (
                 f"users.{user}: {user} is a member of pool {pool_of[user]}, where this does not "
                 f"count (write [pools.{pool_of[user]}.users.{user}])"
             )
+
+
+def doubts(config: Config) -> Iterator[str]:
+    """Yield a sentence for each setting of a user that counts for nobody or not where it seems."""
+    yield from misplaced(config)
+    pool_of = _pools_of_users(config)
     named = {**{user: f"users.{user}" for _, user in config.members}, **{
         user: f"pools.{pool}.users" for user, pool in pool_of.items()
     }}  # fmt: skip
     for user, place in sorted(named.items()):
         if not _has_account(user):
             yield f"{place}: no account is named {user}; what is said of it counts for nobody yet"
+
+
+def _pools_of_users(config: Config) -> dict[str, str]:
+    return {user: name for name, pool in config.pools.items() for user in pool.users or ()}
 
 
 def _has_account(user: str) -> bool:

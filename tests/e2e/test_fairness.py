@@ -58,8 +58,12 @@ def test_a_reload_changes_the_rules_and_leaves_running_jobs_alone(instance):
     assert refused.returncode == 78
     assert str(instance.config) in refused.stderr
     assert instance.show(waiting)["state"] == "PENDING"
-    instance.config.write_text(text.replace("cores = 9", "cores = 12") + "[pools.new]\n")
-    assert instance.drf("reload").stdout == "reloaded\n"
+    me = getpass.getuser()
+    pools = f'[pools.new]\nusers = ["{me}"]\n[users.{me}]\nweight = 2\n'
+    instance.config.write_text(text.replace("cores = 9", "cores = 12") + pools)
+    reloaded = instance.drf("reload")
+    assert reloaded.stdout == "reloaded\n"
+    assert f"{me} is a member of pool new, where this does not count" in reloaded.stderr
     instance.wait_state(waiting, "RUNNING")
     assert instance.show(running)["state"] == "RUNNING"
     instance.config.write_text(text.replace("cores = 9", "cores = 2"))
