@@ -323,16 +323,35 @@ class Connection:
         self, jobs: Iterable[Mapping[str, object]]
     ) -> Iterator[replies.SubmitReply | DrfdError]:
         """Submit many jobs, and yield the reply or the refusal of each, in order. Those that are
-        sent together share commits of the daemon's journal."""
+        sent together share commits of the daemon's journal, which works on them while the next are
+        read. An error of `jobs` is raised when all that came before are answered."""
         left = ({"key": new_key(), **fields} for fields in jobs)
-        while some := list(islice(left, _TOGETHER)):
-            yield from self._submit_together(some)
+        following: list[Mapping[str, object]] = []
+        errors: list[Exception] = []
+
+        def read() -> None:
+            try:
+                following.extend(islice(left, _TOGETHER))
+            except Exception as error:  # of the caller's iterator
+                errors.append(error)
+
+        read()
+        while following:
+            some, following = following, []
+            yield from self._submit_together(some, meanwhile=read)
+        if errors:
+            raise errors[0]
 
     def _submit_together(
-        self, jobs: Sequence[Mapping[str, object]], *, is_sent: bool = False
+        self,
+        jobs: Sequence[Mapping[str, object]],
+        *,
+        is_sent: bool = False,
+        meanwhile: Callable[[], None] | None = None,
     ) -> Sequence[replies.SubmitReply | DrfdError]:
         """Return the reply or the refusal of each job. Those without a reply when the connection is
-        lost are sent again with their keys. `is_sent`: the only one has been sent."""
+        lost are sent again with their keys. `is_sent`: the only one has been sent. `meanwhile` is
+        called once, if possible before the first reply is waited for."""
         found: list[replies.SubmitReply | DrfdError] = []
         reconnect = Reconnect(self, is_renewed=False)
         is_asked = False
@@ -343,6 +362,9 @@ class Connection:
                     is_asked = self._learn_key() or is_asked
                     count = self._send_some([self._signed(each) for each in jobs[len(found) :]])
                 is_sent = False
+                if meanwhile is not None:
+                    meanwhile()
+                    meanwhile = None
                 got = self._receive_some(count)
             except Unavailable as error:
                 is_sent = False
@@ -357,6 +379,8 @@ class Connection:
                 self._key, is_asked = self.fetch_key(), True
                 continue
             found += got
+        if meanwhile is not None:
+            meanwhile()
         return found
 
     def _send_some(self, jobs: Sequence[Mapping[str, object]]) -> int:

@@ -64,13 +64,14 @@ def output_directory(cwd: str, env: Mapping[str, str]) -> str:
     """Return the directory, with a slash, of output files that were not named, as a pattern, or ""
     for that of the job. Where anybody may make files, somebody else's could have their names, and
     the user's own is taken if there is one."""
-    state = env.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     try:
-        if not os.stat(cwd).st_mode & stat.S_IWOTH or not state.startswith("/"):
+        if not os.stat(cwd).st_mode & stat.S_IWOTH:
             return ""
     except OSError:
         return ""
-    there = state
+    there = state = env.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    if not state.startswith("/"):
+        return ""
     while not os.path.lexists(there):
         there = os.path.dirname(there)
     is_own = os.access(there, os.W_OK | os.X_OK) and not os.stat(there).st_mode & stat.S_IWOTH

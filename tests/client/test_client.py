@@ -451,6 +451,25 @@ def test_what_is_too_long_for_one_request_is_sent_in_several(client, daemon):
     assert [each["id"] for each in replies] == list(range(6))
 
 
+def test_all_that_came_before_an_error_of_the_jobs_is_answered_first(client, daemon):
+    """However many are sent together, and also where one of them cannot be sent."""
+    numbers = iter(range(1000))
+    daemon.replies = {"submit": lambda _: {"id": next(numbers)}}
+
+    def jobs() -> Iterator[dict[str, object]]:
+        yield {"argv": ["\ud800"]}
+        for _ in range(300):
+            yield {"argv": ["true"]}
+        raise KeyError("no such input")
+
+    found = []
+    with pytest.raises(KeyError, match="no such input"):
+        for each in client.submit_all(jobs()):
+            found.append(each)
+    assert isinstance(found.pop(0), Refused)
+    assert [each["id"] for each in found] == list(range(300))
+
+
 def test_submissions_wait_for_a_daemon_that_was_there_before(client, daemon, clock):
     """It is being restarted. Another connection of the program waits for it, too."""
     with pytest.raises(Unavailable, match="no drfd answers"):

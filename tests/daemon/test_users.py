@@ -329,6 +329,23 @@ async def test_between_two_steps_of_somebody_else_lies_one_of_a_flood():
     assert max(map(len, between[:-1])) <= 2
 
 
+async def test_one_request_of_a_user_is_worked_on_in_a_round_and_the_first_at_once():
+    turns, done, rounds = UserTurns(), list[int](), 0
+
+    async def step() -> None:
+        async with turns.next(ALICE_UID):
+            done.append(rounds)
+
+    steps = [asyncio.create_task(step()) for _ in range(3)]
+    while len(done) < 3:
+        await asyncio.sleep(0)
+        rounds += 1
+    assert done == [0, 2, 3]
+    await asyncio.gather(*steps)
+    await asyncio.sleep(0)
+    assert turns._lines == {}, "nothing is kept of who has been served"
+
+
 async def test_a_short_request_does_not_wait_for_a_long_one_of_its_user():
     turns = UserTurns()
     async with asyncio.timeout(30), turns.next(ALICE_UID, is_long=True), turns.next(ALICE_UID):

@@ -32,7 +32,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cache, cached_property
+from functools import cached_property
 from math import inf, isfinite
 from operator import itemgetter
 from types import MappingProxyType
@@ -361,12 +361,16 @@ def make_pass_context(
             return None
         return -job.spec.priority, job_id
 
-    @cache
+    # Worked out once, and only if it is asked for: few passes do.
+    lines: list[Sequence[LineEnd]] = []
+
     def ends() -> Sequence[LineEnd]:
-        line = (known or Ends(ledger)).all(ledger, run_times, now_s)
-        if external is not None and isfinite(external.until_s):
-            insort(line, (external.until_s, 0, ledger.axes.at_home(external.kept)), key=_time)
-        return line
+        if not lines:
+            line = (known or Ends(ledger)).all(ledger, run_times, now_s)
+            if external is not None and isfinite(external.until_s):
+                insort(line, (external.until_s, 0, ledger.axes.at_home(external.kept)), key=_time)
+            lines.append(line)
+        return lines[0]
 
     def certainty(start_s: float) -> Certainty:
         if external is not None and external.until_s <= start_s:

@@ -64,6 +64,8 @@ _REMEMBERED_HALF_LIVES = 6
 ALWAYS_BYTES = 1 << 20
 #: Jobs started in one turn, at most: launching costs more than choosing.
 _MOST_STARTS = 64
+#: Events of a job or array with which nothing else has happened to it.
+_SUBMISSIONS = ("Submitted", "ArraySubmitted")
 #: The longest rest after a part of leftover work, in seconds.
 _MOST_REST_S = 0.1
 
@@ -760,8 +762,11 @@ class Engine:
         return job is not None and job.state is JobState.CLEANING and job.attempt == key[1]
 
     def _log(self) -> None:
+        """Log what has happened to jobs. The audit log has the submissions."""
         entries, self._to_log = self._to_log, []
         for job, kinds in entries:
+            if kinds in _SUBMISSIONS:
+                continue
             user, state = job.spec.user, job.shown_state
             words = "job=%d user=%s event=%s state=%s"
             log.info(words, job.id, user, kinds, state, extra=about(job=job.id, user=user))
