@@ -140,6 +140,19 @@ def test_a_reservation_keeps_idle_what_equal_jobs_would_take_that_may_run_at_onc
     assert debt.idle == idle * 10**9 // 9
 
 
+@pytest.mark.parametrize(("asked", "idle"), [((1, 2, 3), 3), ((3, 2, 1), 4), ((5, 4, 1), 4)])
+def test_a_reservation_keeps_idle_what_unlike_jobs_would_take_in_their_order(asked, idle):
+    machine = Machine()
+    machine.start(of(CAROL, 5), 0)
+    machine.submit(of(BOB, 9), 0)
+    assert machine.starts(30) == []
+    for cores in asked:
+        machine.submit(of(ALICE, cores, limit_s=9000), 31)
+    assert machine.starts(31) == []
+    (debt,) = machine.scheduler.debts.values()
+    assert debt.idle == idle * 10**9 // 9
+
+
 def test_a_stored_reservation_of_a_job_that_has_started_is_dropped():
     machine = Machine()
     before = machine.start(of(BOB, 5), 0)

@@ -26,8 +26,8 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from heapq import heappop, heappush, merge
-from itertools import islice, repeat
+from heapq import heappop, heappush
+from itertools import islice
 from math import inf
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -548,8 +548,7 @@ class _DrfPass(_Pass):
         fitting = self.left_fitting
         #: What is left of what is free, and of limits.
         left = {ROOT: free}
-        lines = [zip(index.alike[each], repeat(each)) for each in fitting]
-        for ((_, job_id), leaf), demand in merge(*lines):
+        for (_, job_id), leaf, demand in index.first_jobs(fitting):
             if not left[ROOT].fits(demand):
                 continue
             closed = self.backfill.closed_gate(demand, job_id, leaf)

@@ -16,7 +16,8 @@ from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
+from heapq import merge
+from itertools import islice, repeat
 from math import inf
 
 from drfd.core.fairness.service_order import PassOver, Rank, ServiceOrder, Turns
@@ -236,6 +237,15 @@ class WaitIndex:
             open_for = [most - running[key] - started[key] for key, most in cls.limits]
             found += max(0, min([len(alike) - self._taken[leaf, demand, cls], *open_for]))
         return found
+
+    def first_jobs(self, demands: Iterable[Vector]) -> Iterator[tuple[Entry, str, Vector]]:
+        """Yield the first job of each of these demands of each leaf, with both, in order; perhaps
+        those of other demands, too. What is merged are demands or leaves, whichever are fewer."""
+        if len(self.leaves) <= len(self.heads):
+            alike = [zip(self.alike[each], repeat(each)) for each in demands]
+            return ((entry, leaf, demand) for (entry, leaf), demand in merge(*alike))
+        lines = [zip(line, repeat(leaf)) for leaf, line in self.heads_in_order.items()]
+        return ((entry, leaf, demand) for (entry, demand), leaf in merge(*lines))
 
     def least_needed(self, leaf: str) -> Vector:
         """Return the least that any of the leaf's first jobs needs, of each resource by itself, or
