@@ -62,7 +62,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
             "commands.submit",
         },
         "options": {"output", "habits", "which_job", "personal", "submission"},
-        "demo": {"output", "tables"},
+        "demo_workload": set(),
         "start": {"submission", "slurm", "main.main", "main.leave"},
         "main": {"options", "output", "habits", "commands.completion", "submission", "start"},
         # Lines that a verb prints about a job, a node or an output, and the live view shows.
@@ -73,7 +73,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "web": {"output", "tables", "top", "commands.log"},
         "commands": {
             "web",
-            *("output", "tables", "charts", "options", "which_job", "terminal", "demo", "top"),
+            *("output", "tables", "charts", "options", "which_job", "terminal", "top"),
             *("habits", "trace_view", "slurm", "submit_warnings", "personal"),
             "submission",
         },

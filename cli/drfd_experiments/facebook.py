@@ -7,17 +7,16 @@ tasks need; both are drawn at random here, from the seed.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise, zip_longest
+from itertools import pairwise
+from math import inf
 from random import Random
 
 from drfd.common.errors import Refused
 from drfd.sim.workload import SWIM, Workload
 from drfd_experiments.cluster import Batch, Cluster, ClusterRun, SharingScheme, run, vector
-from drfd_experiments.figures import Cell, Figure, Header, Table, window_means
+from drfd_experiments.figures import Cell, Figure, Header, Table, means_over_time
 
 #: CPUs and GB of the paper's nodes, and the number of slots that it gives them.
 NODE = (16, 32)
@@ -101,8 +100,13 @@ def outcomes(load: Load, seed: int, nodes: int = NODES) -> tuple[ClusterRun, ...
 
 def figure13(load: Load, seed: int, nodes: int = NODES) -> Figure:
     found = outcomes(load, seed, nodes)
-    tops = [nodes * each for each in vector(*NODE)]
-    busy = [_busy(outcome, tops) for outcome in found]
+    # Of each way, for CPUs and memory the part in use in each step.
+    busy = [
+        [[sum(held[axis] for held in step) / (nodes * top)
+          for step in zip(*outcome.held.values(), strict=True)]
+         for axis, top in enumerate(vector(*NODE))]
+        for outcome in found
+    ]  # fmt: skip
     rows: list[list[Cell]] = []
     for way, curves, outcome in zip(_WAYS, busy, found, strict=True):
         # The mean is over the time in which jobs were submitted; both run the rest afterwards.
@@ -116,26 +120,31 @@ def figure13(load: Load, seed: int, nodes: int = NODES) -> Figure:
         about=_about(load, nodes),
         tables=[
             Table(title="Mean use until the last job was submitted", columns=columns, rows=rows),
-            _time_table(busy),
-        ],
-        notes=[
-            "The paper: DRF uses more of both than slots do, since a slot is as large for a small "
-            "task as for a big one.",
-            "It had 400 nodes and a week; load and demands here are others, so only the direction "
-            "can be compared.",
+            means_over_time(
+                "Mean use in each half hour",
+                {f"{way.name}: {name}": each[axis] for axis, name in enumerate(("CPU", "MEM"))
+                 for way, each in zip(_WAYS, busy, strict=True)},
+                _WINDOW_S // _STEP_S, _WINDOW_S,
+            ),
         ],
     )  # fmt: skip
 
 
 def figure14(load: Load, seed: int, nodes: int = NODES) -> Figure:
-    times = [_times_by_size(outcome) for outcome in outcomes(load, seed, nodes)]
     rows: list[list[Cell]] = []
-    for at, name in enumerate(_size_names()):
-        drf, slots = (each[at] for each in times)
+    for least, after in pairwise((*_SIZES, inf)):
+        drf, slots = (
+            [each.ended_s - each.submitted_s for each in outcome.ended
+             if least <= each.batch.tasks < after]
+            for outcome in outcomes(load, seed, nodes)
+        )  # fmt: skip
         if not drf:
             continue
+        name = f"{least}+" if after == inf else f"{least}-{after - 1}"
         means = sum(drf) / len(drf), sum(slots) / len(slots)
-        rows.append([name, len(drf), *means, 1 - means[0] / means[1]])
+        rows.append(
+            ["1" if after == 2 else name, len(drf), *means, 1 - means[0] / means[1]]
+        )  # fmt: skip
     columns = [
         Header("TASKS"), Header("JOBS"), Header("DRF", "s"), Header(f"{SLOTS} SLOTS", "s"),
         Header("SHORTER BY", "%"),
@@ -145,11 +154,7 @@ def figure14(load: Load, seed: int, nodes: int = NODES) -> Figure:
         title="Figure 14: how much sooner jobs end under DRF than with slots",
         about=_about(load, nodes),
         tables=[Table(title="Mean time from submission to end", columns=columns, rows=rows)],
-        notes=[
-            "The paper: from 3 % longer for the smallest jobs to 66 % shorter for large ones.",
-            "A job of few tasks ends when its longest one does, under any policy, unless it waits.",
-        ],
-    )  # fmt: skip
+    )
 
 
 def _about(load: Load, nodes: int) -> list[str]:
@@ -162,40 +167,3 @@ def _about(load: Load, nodes: int) -> list[str]:
         "None needs more than a twelfth of a node, so slots overcommit nothing; they only leave "
         "the rest of each slot idle.",
     ]
-
-
-def _time_table(busy: Sequence[Sequence[Sequence[float]]]) -> Table:
-    """Return the mean use of each resource in each half hour, by way of sharing; the way that is
-    done sooner has empty cells."""
-    size = _WINDOW_S // _STEP_S
-    curves = [window_means(each[axis], size) for axis in range(2) for each in busy]
-    rows: list[list[Cell]] = [
-        [number * _WINDOW_S, *row] for number, row in enumerate(zip_longest(*curves))
-    ]
-    columns = [Header(f"{way.name}: {name}", "%") for name in ("CPU", "MEM") for way in _WAYS]
-    title = "Mean use in each half hour"
-    return Table(title=title, columns=[Header("SECOND"), *columns], rows=rows)
-
-
-def _busy(outcome: ClusterRun, tops: list[int]) -> list[list[float]]:
-    """Return for each resource the part in use in each step."""
-    totals = [
-        [sum(column) for column in zip(*rows, strict=True)]
-        for rows in zip(*outcome.held.values(), strict=True)
-    ]
-    return [[row[axis] / top for row in totals] for axis, top in enumerate(tops)]
-
-
-def _times_by_size(outcome: ClusterRun) -> list[list[float]]:
-    found: list[list[float]] = [[] for _ in _SIZES]
-    for each in outcome.ended:
-        times = found[bisect_right(_SIZES, each.batch.tasks) - 1]
-        times.append(each.ended_s - each.submitted_s)
-    return found
-
-
-def _size_names() -> list[str]:
-    spans = [
-        str(low) if low == after - 1 else f"{low}-{after - 1}" for low, after in pairwise(_SIZES)
-    ]
-    return [*spans, f"{_SIZES[-1]}+"]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
+from itertools import zip_longest
 from typing import Any
 
 import click
@@ -14,6 +14,8 @@ from drfd_cli import output
 from drfd_cli.output import Column
 from drfd_cli.tables.layout import print_rows
 
+#: Most columns of a description.
+_WIDEST = 100
 #: A cell of a table, or None if it is empty.
 Cell = str | int | float | None
 
@@ -34,23 +36,31 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A description of an experiment, its results, and remarks on them."""
+    """A description of an experiment, and its results."""
 
     name: str
     title: str
     about: Sequence[str] = ()
     tables: Sequence[Table] = ()
-    notes: Sequence[str] = ()
 
     def view(self) -> dict[str, object]:
         """Return the figure as JSON values. Equal runs give equal text."""
         return dict(_plain(asdict(self)))
 
 
-def window_means(values: Sequence[float], size: int) -> list[float]:
-    """Return the mean of each `size` values that follow each other, and of what is left."""
-    windows = (values[at : at + size] for at in range(0, len(values), size))
-    return [sum(window) / len(window) for window in windows]
+def means_over_time(
+    title: str, curves: Mapping[str, Sequence[float]], points: int, seconds: int
+) -> Table:
+    """Return the mean of each curve in each window of so many points, which take so many seconds.
+    A curve that ends sooner has empty cells."""
+    windows = (
+        [curve[at : at + points] for at in range(0, len(curve), points)]
+        for curve in curves.values()
+    )
+    means = ([sum(window) / len(window) for window in each] for each in windows)
+    rows = [[number * seconds, *row] for number, row in enumerate(zip_longest(*means))]
+    columns = [Header("SECOND"), *(Header(name, "%") for name in curves)]
+    return Table(title=title, columns=columns, rows=rows)
 
 
 def _plain(value: Any) -> Any:
@@ -71,30 +81,23 @@ def show_figures(figures: Sequence[Figure]) -> None:
             click.echo()
         output.tell(figure.title)
         for line in figure.about:
-            _wrap("  ", line)
+            wide = min(_WIDEST, output.width()) - 2
+            click.echo("\n".join(f"  {each}" for each in output.wrapped(line, wide)))
         for table in figure.tables:
             click.echo()
             output.tell(table.title)
-            print_table(table)
-        if figure.notes:
-            click.echo()
-        for note in figure.notes:
-            _wrap("- ", note)
+            _print_table(table)
 
 
-def print_table(table: Table) -> None:
+def _print_table(table: Table) -> None:
     last = len(table.columns) - 1
     columns = [
-        Column(each.name, is_right=_is_number(table, at), is_fixed=at < last)
-        for at, each in enumerate(table.columns)
-    ]
+        Column(each.name, is_fixed=at < last, is_right=not any(
+            isinstance(row[at], str) for row in table.rows
+        )) for at, each in enumerate(table.columns)
+    ]  # fmt: skip
     rows = [[_shown(*pair) for pair in zip(table.columns, row, strict=True)] for row in table.rows]
     print_rows(columns, rows)
-
-
-def _is_number(table: Table, at: int) -> bool:
-    cells = [row[at] for row in table.rows]
-    return all(isinstance(cell, int | float) or cell is None for cell in cells)
 
 
 def _shown(column: Header, cell: Cell) -> str:
@@ -110,14 +113,3 @@ def _shown(column: Header, cell: Cell) -> str:
         case "x":
             return f"{cell:.2f} x"
     return f"{cell:g}" if isinstance(cell, int) else f"{cell:.4g}"
-
-
-_WIDEST = 100
-
-
-def _wrap(lead: str, text: str) -> None:
-    wide = min(_WIDEST, output.width())
-    for line in textwrap.wrap(
-        output.clean(text, 2000), wide, initial_indent=lead, subsequent_indent="  "
-    ):
-        click.echo(line)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from drfd_experiments.cluster import Batch, Cluster, ClusterRun, SharingScheme, run, vector
+from drfd_experiments.cluster import (
+    SWAP_COST,
+    Batch,
+    Cluster,
+    ClusterRun,
+    SharingScheme,
+    run,
+    vector,
+)
 from drfd_experiments.figures import Cell, Figure, Header, Table
 
 NODE = (8, 6)
@@ -64,11 +71,9 @@ class MacroResult:
 
 
 @cache
-def results(
-    seed: int, swap_cost: int, nodes: int = NODES, run_s: int = RUN_S
-) -> tuple[MacroResult, ...]:
+def results(seed: int, nodes: int) -> tuple[MacroResult, ...]:
     """Simulate all ways to share the cluster. The four figures show the same runs."""
-    cluster = Cluster(nodes=nodes, node=vector(*NODE), swap_cost=swap_cost)
+    cluster = Cluster(nodes=nodes, node=vector(*NODE))
     batches = [
         Batch(
             user=f"{kind.name} {number}",
@@ -81,82 +86,40 @@ def results(
         for number in range(1, _USERS_OF_A_KIND + 1)
     ]
     return tuple(
-        MacroResult(way, run(batches, cluster, way, step_s=1, seed=seed, end_s=run_s))
+        MacroResult(way, run(batches, cluster, way, step_s=1, seed=seed, end_s=RUN_S))
         for way in WAYS
     )
 
 
-def figure(
-    number: int, seed: int, swap_cost: int, *, nodes: int = NODES, run_s: int = RUN_S
-) -> Figure:
+def figure(number: int, seed: int, nodes: int) -> Figure:
     """Return a figure: 9 and 10 count the large and the small jobs, 11 and 12 time them."""
     kind = LARGE if number in (9, 11) else SMALL
-    found = results(seed, swap_cost, nodes, run_s)
     counts = f"{kind.name} jobs completed"
     title = counts if number in (9, 10) else f"mean response time of {kind.name} jobs"
-    return Figure(
-        name=f"fig{number}",
-        title=f"Figure {number}: {title}",
-        about=about(nodes, run_s, swap_cost),
-        tables=[_table(found)],
-        notes=_notes(found, swap_cost),
-    )  # fmt: skip
-
-
-def about(nodes: int, run_s: int, swap_cost: int) -> list[str]:
-    return [
-        f"{nodes} nodes with {NODE[0]} CPUs and {NODE[1]} GB each, {run_s} s.",
+    about = [
+        f"{nodes} nodes with {NODE[0]} CPUs and {NODE[1]} GB each, {RUN_S} s.",
         f"Four users have large jobs (tasks of 2 CPUs, 2 GB) and four small ones (1 CPU, 0.5 GB): "
         f"{_tasks(nodes)} tasks a job, the next one when it has ended.",
         f"Tasks run about {_TASK_S} s (the paper does not say; so 35 large jobs end under DRF).",
         "Slots take any task, and CPU-fair looks at CPUs alone: both overcommit memory. A model "
         "stands for the swapping: on a node whose tasks need more than it has, where the part f "
-        f"of that does not fit, all take 1 + {swap_cost} f^2 times as long.",
+        f"of that does not fit, all take 1 + {SWAP_COST} f^2 times as long.",
     ]
-
-
-def _table(found: Sequence[MacroResult]) -> Table:
     rows: list[list[Cell]] = [
         [
             each.way.name, each.jobs(LARGE), PAPER_LARGE[each.way.name], each.jobs(SMALL),
             each.response_s(LARGE), each.response_s(SMALL), each.outcome.overcommitted,
         ]
-        for each in found
+        for each in results(seed, nodes)
     ]  # fmt: skip
     columns = [
         Header("SHARED BY"), Header("LARGE JOBS"), Header("PAPER"), Header("SMALL JOBS"),
         Header("LARGE TAKE", "s"), Header("SMALL TAKE", "s"), Header("OVERCOMMITTED", "%"),
     ]  # fmt: skip
-    return Table(
-        title="Jobs completed, their mean response times, node time with too little memory",
-        columns=columns,
-        rows=rows,
-    )
-
-
-def _notes(found: Sequence[MacroResult], swap_cost: int) -> list[str]:
-    by_name = {each.way.name: each for each in found}
-    drf = by_name["DRF"]
-    slots = [each for each in found if each.way.slots is not None]
-
-    def is_worse(each: MacroResult) -> bool:
-        pairs = [(each.response_s(kind), drf.response_s(kind)) for kind in (LARGE, SMALL)]
-        slower = all(mine is None or (best and mine > best) for mine, best in pairs)
-        return slower and all(each.jobs(kind) < drf.jobs(kind) for kind in (LARGE, SMALL))
-
-    better = [each.way.name for each in slots if not is_worse(each)]
-    cpu = by_name["CPU-fair"]
-    return [
-        "The paper finds every number of slots worse than DRF for both kinds, by jobs and by time. "
-        f"{'So it is here' if not better else 'Here not so: ' + ', '.join(better)}.",
-        "It finds CPU-fair about as good for small jobs, and much worse for large ones. Here: "
-        f"{cpu.jobs(SMALL)} small jobs (DRF {drf.jobs(SMALL)}) "
-        f"and {cpu.jobs(LARGE)} large ones ({drf.jobs(LARGE)}).",
-        f"The cost of swapping, {swap_cost}, is the one thing fitted, to the 8 large jobs of "
-        "6 slots. The other counts differ from the paper's where its nodes suffered more, or "
-        "less, than a formula of one parameter can say; its figures 10 to 12 have no numbers in "
-        "the text. Another seed moves a count by three or four.",
-    ]
+    shows = "Jobs completed, their mean response times, node time with too little memory"
+    table = Table(title=shows, columns=columns, rows=rows)
+    name = f"fig{number}"
+    return Figure(name=name, title=f"Figure {number}: {title}", about=about, tables=[table])
 
 
 def _tasks(nodes: int) -> int:

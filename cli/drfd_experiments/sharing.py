@@ -10,7 +10,7 @@ from functools import partial
 
 from drfd_experiments.alloc import Allocation, Spec, User, allocate
 from drfd_experiments.cluster import Batch, Cluster, SharingScheme, run, vector
-from drfd_experiments.figures import Cell, Figure, Header, Table, window_means
+from drfd_experiments.figures import Cell, Figure, Header, Table, means_over_time
 
 #: Resource → the amount of it, and user → the amounts of one task.
 _PAPER_MACHINE = {"CPU": 9, "memory": 18}
@@ -55,7 +55,6 @@ def table1() -> Figure:
             "The user with the least dominant share is served, until nothing fits.",
         ],
         tables=[Table(title="After each task that starts", columns=columns, rows=rows)],
-        notes=["The paper: B A A B A, then 2/3 of the memory for A and 2/3 of the CPUs for B."],
     )
 
 
@@ -80,16 +79,12 @@ def figure4() -> Figure:
         about=["9 CPUs and 18 GB as in Table 1, with tasks that can be cut.",
                "Asset fairness counts 1 CPU as worth 2 GB, for the machine has twice as many."],
         tables=[Table(title="What each user gets", columns=columns, rows=rows)],
-        notes=[
-            "Only DRF gives both the same dominant share, 2/3.",
-            "CEEI's part of A is given in the paper as 4.1 CPUs (45/11); of B, 4.9 CPUs.",
-        ],
     )  # fmt: skip
 
 
 def _compared(
     name: str, title: str, about: Sequence[str], capacity: int, policies: Sequence[str],
-    cases: Mapping[str, Mapping[str, tuple[int, int]]], notes: Sequence[str],
+    cases: Mapping[str, Mapping[str, tuple[int, int]]],
 ) -> Figure:  # fmt: skip
     """Return a table for each of some cases: what users get of two resources by each policy."""
     machine = {"R1": capacity, "R2": capacity}
@@ -104,7 +99,7 @@ def _compared(
                 parts = map(float, found.shares[user].values())
                 rows.append([_NAMES[policy], user, float(tasks), *parts])
         tables.append(Table(title=case, columns=columns, rows=rows))
-    return Figure(name=name, title=title, about=about, tables=tables, notes=notes)
+    return Figure(name=name, title=title, about=about, tables=tables)
 
 
 #: The worked examples by the name of their experiment.
@@ -115,8 +110,6 @@ EXAMPLES: dict[str, Callable[[], Figure]] = {
         _compared, "fig5", "Figure 5: asset fairness breaks the sharing incentive",
         ["30 of each resource; a task of user 1 needs 1 and 3, one of user 2 needs 1 and 1."],
         30, ("asset", "drf"), {"What each user gets": {"1": (1, 3), "2": (1, 1)}},
-        ["The paper: under asset fairness user 2 gets 12 of each resource: less than 15, half of "
-         "the machine, which it would have alone.", "Under DRF it gets 15."],
     ),
     "fig6": partial(
         _compared, "fig6", "Figure 6: under CEEI it pays to lie",
@@ -125,7 +118,6 @@ EXAMPLES: dict[str, Callable[[], Figure]] = {
         100, ("ceei", "drf"),
         {"All tell what they need": {"1": (16, 1), "2": (1, 2)},
          "User 1 lies": {"1": (16, 8), "2": (1, 2)}},
-        ["The paper: CEEI gives the liar 4.2 tasks in place of 3.2; DRF the same as before."],
     ),
     "fig7": partial(
         _compared, "fig7", "Figure 7: under CEEI one user may lose when another leaves",
@@ -133,7 +125,6 @@ EXAMPLES: dict[str, Callable[[], Figure]] = {
         100, ("ceei", "drf"),
         {"Three users": {"1": (4, 1), "2": (1, 16), "3": (16, 1)},
          "Without user 3": {"1": (4, 1), "2": (1, 16)}},
-        ["The paper: under CEEI user 2 falls from 5.4 tasks to 4.8; under DRF nobody falls."],
     ),
 }  # fmt: skip
 
@@ -164,13 +155,6 @@ PHASES = (
 
 #: Job → (CPU, memory) as parts of the machine, for each second.
 Shares = Mapping[str, Sequence[tuple[float, float]]]
-
-
-def expected(phase: Phase, nodes: int) -> list[float]:
-    """Return the dominant share of each job on an empty machine, if tasks could be cut."""
-    machine = dict(zip(("CPU", "memory"), (each * nodes for each in NODE), strict=True))
-    found = divide(machine, dict(zip(JOBS, phase.demands, strict=True)))
-    return [float(found.dominant_share(job)) for job in JOBS]
 
 
 def simulate(seed: int, *, nodes: int, phase_s: int, task_s: float) -> Shares:
@@ -208,33 +192,27 @@ def figure8(seed: int, *, nodes: int = NODES, phase_s: int = _PHASE_S) -> Figure
             f"Tasks run about {_TASK_S} s (the paper does not say); each runs on one node.",
             "A running task keeps what it has: a new phase comes in as the old tasks end.",
         ],
-        tables=[phase_table(shares, phase_s, nodes), time_table(shares, phase_s // 4)],
-        notes=[
-            "DRF evens out the dominant shares; whole tasks on single nodes keep it from the share "
-            "that tasks would have that could be cut.",
-            "In phase 1 one task of 10 GB and three of 1 GB fill a node: 71 % and 75 %.",
-            "In phase 3 a node has room for one of 7 GB and one of 4 GB, or for three of 4 GB: "
-            "what is left over goes to job 2, and 3 GB or 2 GB of each node to nobody. The paper "
-            "names the same cause.",
-        ],
-    )
-
-
-def steady(shares: Shares, job: str, phase: int, phase_s: int) -> tuple[float, float]:
-    """Return the mean parts in the second half of a phase, when its first tasks have ended."""
-    rows = shares[job][phase * phase_s + phase_s // 2 : (phase + 1) * phase_s]
-    cpu, memory = (sum(column) / len(rows) for column in zip(*rows, strict=True))
-    return cpu, memory
+        tables=[phase_table(shares, phase_s, nodes), means_over_time(
+            f"Mean shares in each {phase_s // 4} seconds",
+            {f"{job}: {name}": [parts[axis] for parts in shares[job]]
+             for axis, name in enumerate(("CPU", "MEM")) for job in JOBS},
+            phase_s // 4, phase_s // 4,
+        )],
+    )  # fmt: skip
 
 
 def phase_table(shares: Shares, phase_s: int, nodes: int) -> Table:
     """Return the table of a run from its shares by second."""
     rows: list[list[Cell]] = []
+    machine = dict(zip(("CPU", "memory"), (each * nodes for each in NODE), strict=True))
     for number, phase in enumerate(PHASES):
-        ideal = expected(phase, nodes)
-        for job, (cpus, gb), goal in zip(JOBS, phase.demands, ideal, strict=True):
-            cpu, memory = steady(shares, job, number, phase_s)
-            said = phase.paper if job == JOBS[0] else ""
+        # On an empty machine, if tasks could be cut.
+        ideal = divide(machine, dict(zip(JOBS, phase.demands, strict=True)))
+        for job, (cpus, gb) in zip(JOBS, phase.demands, strict=True):
+            # In the second half the first tasks of the phase have ended.
+            held = shares[job][number * phase_s + phase_s // 2 : (number + 1) * phase_s]
+            cpu, memory = (sum(column) / len(held) for column in zip(*held, strict=True))
+            said, goal = phase.paper if job == JOBS[0] else "", float(ideal.dominant_share(job))
             task = f"{cpus} CPU, {gb} GB"
             rows.append([number + 1, job, task, cpu, memory, max(cpu, memory), goal, said])
     columns = [
@@ -242,18 +220,3 @@ def phase_table(shares: Shares, phase_s: int, nodes: int) -> Table:
         Header("DOMINANT", "%"), Header("IF CUT", "%"), Header("THE PAPER"),
     ]  # fmt: skip
     return Table(title="Mean shares in the second half of each phase", columns=columns, rows=rows)
-
-
-def time_table(shares: Shares, window_s: int) -> Table:
-    """Return the mean shares of both jobs in each window of the run."""
-    curves = [
-        window_means([parts[axis] for parts in shares[job]], window_s)
-        for axis in range(2)
-        for job in JOBS
-    ]
-    rows: list[list[Cell]] = [
-        [number * window_s, *row] for number, row in enumerate(zip(*curves, strict=True))
-    ]
-    columns = [Header(f"{job}: {name}", "%") for name in ("CPU", "MEM") for job in JOBS]
-    title = f"Mean shares in each {window_s} seconds"
-    return Table(title=title, columns=[Header("SECOND"), *columns], rows=rows)

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from math import inf
 from operator import mul
 
 from drfd.core.fairness.share_tree import ONE, ZERO, FairShare, Shares, parent_of, path_up
@@ -33,14 +32,9 @@ class FlowDemand:
     tasks: Fraction | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Drive:
-    """The rates at which a node is served."""
-
-    #: Whether its level rises, by 1 per unit of time.
-    rises: bool
-    #: Tasks per unit of time, by leaf.
-    speeds: Tasks
+#: The rates at which a node is served: whether its level rises, by 1 per unit of time; and the
+#: tasks per unit of time, by leaf.
+_Drive = tuple[bool, Tasks]
 
 
 class Flow:
@@ -100,9 +94,10 @@ class Flow:
                 assert want.tasks is not None, f"{leaf} asks for nothing, without end"
                 self._got[leaf] = want.tasks
         while (drive := self._drive(ROOT)) is not None:
-            flows = self._flows(drive.speeds)
-            span = self._until(drive.speeds, flows)
-            for leaf, speed in drive.speeds.items():
+            _, speeds = drive
+            flows = self._flows(speeds)
+            span = self._until(speeds, flows)
+            for leaf, speed in speeds.items():
                 self._got[leaf] += speed * span
             for path, flow in flows.items():
                 self._held[path] = [at + each * span for at, each in _zip(self._held[path], flow)]
@@ -133,21 +128,21 @@ class Flow:
                 return None
             speeds = {path: ONE}
         else:
-            below = [self._drive(child) for child in self._children.get(path, ())]
-            drives = [drive for drive in below if drive is not None]
+            every = map(self._drive, self._children.get(path, ()))
+            drives = [drive for drive in every if drive is not None]
             if not drives:
                 return None
             # All that can grow are at one level. Nodes that stand still although served catch up
             # first.
-            served = [drive for drive in drives if not drive.rises] or drives
-            speeds = {leaf: speed for drive in served for leaf, speed in drive.speeds.items()}
+            served = [drive for drive in drives if not drive[0]] or drives
+            speeds = {leaf: speed for _, below in served for leaf, speed in below.items()}
             if path == ROOT:
-                return _Drive(served[0].rises, speeds)
+                return served[0][0], speeds
         flow = self._flows(speeds)[path]
         slope, _ = self._rise(path, flow)
         # A node that stands still is served so that its fastest growing part rises by 1.
         rate = slope or max(each / part for each, part in _zip(flow, self._entitled[path]) if part)
-        return _Drive(slope > 0, {leaf: speed / rate for leaf, speed in speeds.items()})
+        return slope > 0, {leaf: speed / rate for leaf, speed in speeds.items()}
 
     def _rise(self, path: str, flow: Sequence[Fraction]) -> tuple[Fraction, Fraction | None]:
         """Return the rate at which the node's level rises under `flow`, and how long it stays so.
@@ -193,7 +188,7 @@ Row = list[float]
 
 #: Steps of the method at most, the mean slack times price at which it ends, and the significant
 #: digits of its result.
-_STEPS, _ENOUGH, _DIGITS = 200, 1e-30, 12
+_STEPS, _ENOUGH, _DIGITS = 200, 1e-31, 12
 
 
 def ceei(
@@ -217,77 +212,62 @@ def ceei(
         min(top / each for each, top in zip(want.demand, capacity, strict=True) if each) / len(can)
         for want in can.values()
     ]
-    asked = [
+    rows = [
         [float(want.demand[axis] * unit / top) for want, unit in _zip(can.values(), units)]
         for axis, top in enumerate(capacity)
         if any(want.demand[axis] for want in can.values())
     ]
-    # Nobody can get more than the whole machine.
-    limits = [
-        min(2.0 * len(can), inf if want.tasks is None else float(want.tasks / unit))
-        for want, unit in _zip(can.values(), units)
+    # The number of tasks limits as a resource does that nobody else needs.
+    rows += [
+        [float(units[at] / want.tasks) if at == other else 0.0 for other in range(len(can))]
+        for at, want in enumerate(can.values())
+        if want.tasks is not None
     ]
     incomes = [float((weights or {}).get(leaf, ONE)) for leaf in can]
-    found = _equilibrium(asked, limits, [each / sum(incomes) for each in incomes]) if can else []
+    found = _equilibrium(rows, [each / sum(incomes) for each in incomes]) if can else []
     tasks = dict.fromkeys(wants, ZERO)
     for leaf, unit, parts in _zip(can, units, found):
         tasks[leaf] = Fraction(f"{float(unit) * parts:.{_DIGITS}g}")
     return tasks
 
 
-def _equilibrium(asked: list[Row], limits: Row, incomes: Row) -> Row:
-    """Return the x below `limits` that maximise the sum of income · log x, where the sum of each
-    row of `asked` times x is at most 1.
+def _equilibrium(rows: list[Row], incomes: Row) -> Row:
+    """Return the x that maximise the sum of income · log x, where each row times x is at most 1.
 
     A primal-dual interior-point method (Boyd and Vandenberghe, Convex Optimization, chapter 11.7):
     Newton steps towards income / x = the prices of what x needs, and price · slack = `aim` for
-    each row (`free`) and each limit (`room`), while `aim` falls to zero.
+    each row, while `aim` falls to zero.
     """
-    columns = list(_zip(*asked))
-    x = [min(1.0, limit) / 2 for limit in limits]
-    free = [1 - _dot(row, x) for row in asked]
-    room = [limit - each for limit, each in _zip(limits, x)]
-    prices, rents = [1.0] * len(free), [1 / limit for limit in limits]
+    columns = list(_zip(*rows))
+    x = [0.5 / max(1.0, *column) for column in columns]
+    free = [1 - _dot(row, x) for row in rows]
+    prices = [1.0] * len(free)
     for _ in range(_STEPS):
-        mean = (_dot(free, prices) + _dot(room, rents)) / len(free + room)
-        if mean < _ENOUGH:
+        aim = _dot(free, prices) / len(free) / 10
+        if aim < _ENOUGH:
             break
-        aim = mean / 10
         pull = [
-            income / each - _dot(column, prices) - aim / left
-            for income, each, column, left in _zip(incomes, x, columns, room)
+            income / each - _dot(column, prices)
+            for income, each, column in _zip(incomes, x, columns)
         ]
-        ease = [
-            1 / (income / each**2 + rent / left)
-            for income, each, rent, left in _zip(incomes, x, rents, room)
-        ]
-        eased = [[each * soft for each, soft in _zip(row, ease)] for row in asked]
-        matrix = [[_dot(row, other) for other in asked] for row in eased]
+        ease = [each**2 / income for income, each in _zip(incomes, x)]
+        eased = [[each * soft for each, soft in _zip(row, ease)] for row in rows]
+        matrix = [[_dot(row, other) for other in rows] for row in eased]
         for at, (left, price) in enumerate(_zip(free, prices)):
             # Of rows that are the same, any prices do.
             matrix[at][at] += left / price + 1e-14 * matrix[at][at]
-        right = [
+        to_prices = _solve(matrix, [
             _dot(row, pull) - left + aim / price for row, left, price in _zip(eased, free, prices)
-        ]
-        to_prices = _solve(matrix, right)
+        ])  # fmt: skip
         to_x = [
             soft * (each - _dot(column, to_prices))
             for soft, each, column in _zip(ease, pull, columns)
         ]
-        to_rents = [
-            (aim + rent * step) / left - rent for rent, step, left in _zip(rents, to_x, room)
-        ]
-        moves = (
-            *((x, to_x), (prices, to_prices), (rents, to_rents)),
-            *((free, [-_dot(row, to_x) for row in asked]), (room, [-step for step in to_x])),
-        )
+        to_free = [-_dot(row, to_x) for row in rows]
+        moves = ((x, to_x), (prices, to_prices), (free, to_free))
         # No number may come down to zero.
-        part = min(
-            [
-                1.0,
-                *(-0.99 * at / step for row, to in moves for at, step in _zip(row, to) if step < 0),
-            ]
-        )
+        ends = [-0.99 * at / step for row, to in moves for at, step in _zip(row, to) if step < 0]
+        part = min([1.0, *ends])
         for row, to in moves:
             row[:] = [at + part * step for at, step in _zip(row, to)]
     return x

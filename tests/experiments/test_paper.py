@@ -26,7 +26,6 @@ from drfd_experiments.alloc import (
     read_spec,
 )
 from drfd_experiments.cluster import (
-    SWAP_COST,
     Batch,
     Cluster,
     ClusterRun,
@@ -286,7 +285,7 @@ def test_figure_8_shares_are_the_papers_in_each_phase():
 
 @pytest.fixture(scope="module")
 def macro_results() -> dict[str, macro.MacroResult]:
-    return {each.way.name: each for each in macro.results(1, SWAP_COST, HALF, macro.RUN_S)}
+    return {each.way.name: each for each in macro.results(1, HALF)}
 
 
 @pytest.mark.slow

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from difflib import get_close_matches
 from fractions import Fraction
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,12 +21,7 @@ from click.shell_completion import CompletionItem
 from drfd.client.connection import count_resources
 from drfd.common.errors import Refused
 from drfd_cli import output
-from drfd_cli.options import (
-    MOMENT,
-    QuantityParam,
-    connect,
-    prints_result,
-)
+from drfd_cli.options import MOMENT, QuantityParam, connect, prints_result
 from drfd_cli.output import Result
 
 if TYPE_CHECKING:
@@ -39,25 +35,17 @@ if TYPE_CHECKING:
 _TELL_EVERY_S = 0.2
 
 
-def _capacity(text: str) -> object:
-    from drfd.sim.machine import parse_capacity
-
-    return parse_capacity(text)
-
-
-def _policies(text: str) -> list[str]:
-    from drfd.core.scheduling.policies import POLICIES
-
-    return _words(text, "policy", tuple(POLICIES))
+def _of(module: str, name: str) -> Any:
+    """Return what a module has of this name. The help needs none of these modules, which are slow
+    to load."""
+    return getattr(import_module(f"drfd.{module}"), name)
 
 
-def _estimates(text: str) -> list[str]:
-    from drfd.sim.driver import ESTIMATES
-
-    return _words(text, "estimate", ESTIMATES)
+_CAPACITY = QuantityParam("AMOUNTS", lambda text: _of("sim.machine", "parse_capacity")(text))
 
 
-def _words(text: str, what: str, known: tuple[str, ...]) -> list[str]:
+def _words(what: str, module: str, name: str, text: str) -> list[str]:
+    known = tuple(_of(module, name))
     words = list(known) if text == "all" else [word.strip() for word in text.split(",")]
     for word in words:
         if word not in known:
@@ -79,13 +67,16 @@ def _weight(text: str) -> tuple[str, Fraction]:
 @click.command("trace")
 @click.argument("source", metavar="[TRACE]", required=False)
 @click.option(
-    "--capacity", type=QuantityParam("AMOUNTS", _capacity), help="The machine, see above."
-)
-@click.option("--policy", "policies", type=QuantityParam("NAMES", _policies),
-              default="drf,fifo,easy",
+    "--capacity", type=_CAPACITY, help="The machine, see above."
+)  # fmt: skip
+@click.option("--policy", "policies", default="drf,fifo,easy",
+              type=QuantityParam("NAMES", partial(
+                  _words, "policy", "core.scheduling.policies", "POLICIES"
+              )),
               help="drf, fifo, easy, slots, cpu, asset, algorithm1, hdrf-naive, yarn; or all.  "
               "[default: drf,fifo,easy]")  # fmt: skip
-@click.option("--estimates", type=QuantityParam("KINDS", _estimates), default="predicted",
+@click.option("--estimates", default="predicted",
+              type=QuantityParam("KINDS", partial(_words, "estimate", "sim.driver", "ESTIMATES")),
               help="predicted (default), limit, exact, none: see above.")  # fmt: skip
 @click.option("--pools", metavar="FILE", help="Pools like in drfd.toml; trace: its groups.")
 @click.option("--weight", "weights", type=QuantityParam("NAME=N", _weight), multiple=True,
@@ -222,7 +213,6 @@ def _variants(
 def _runs(
     work: Workload, variants: dict[str, Rules], policies: list[str], estimates: list[str]
 ) -> Iterator[tuple[str, Run]]:
-    """Simulate each."""
     from drfd.sim.driver import simulate
 
     for policy in policies:
@@ -255,11 +245,7 @@ class _Progress:
     def __exit__(self, *why: object) -> None:
         self._status.show("")
 
-    @property
-    def tell(self) -> Callable[[int], None] | None:
-        return self._tell if self._status.is_live else None
-
-    def _tell(self, over: int) -> None:
+    def tell(self, over: int) -> None:
         self.note(f"{self._label}: {over / self._jobs:.0%} of {self._jobs:,} jobs")
 
     def note(self, line: str) -> None:
@@ -276,12 +262,6 @@ class _Progress:
         output.say(f"simulated {self._label} in {took_s:.1f} s of CPU time{rate}")
 
 
-def _mix(text: str) -> object:
-    from drfd.sim.synthetic_workloads import parse_mix
-
-    return parse_mix(text)
-
-
 @click.command("generate")
 @click.option("--jobs", type=click.IntRange(1, 10_000_000), default=2000, show_default=True,
               help="How many.")  # fmt: skip
@@ -292,10 +272,13 @@ def _mix(text: str) -> object:
     "--load", type=click.FloatRange(0.01, 100), default=0.9, show_default=True,
     help="Mean part of the machine that jobs hold if none waits.",
 )  # fmt: skip
-@click.option("--capacity", type=QuantityParam("AMOUNTS", _capacity), show_default=True,
+@click.option("--capacity", type=_CAPACITY, show_default=True,
               default="cores=64,memory=256G,read=2G,write=1G",
               help="The machine that the jobs are made for.")  # fmt: skip
-@click.option("--mix", type=QuantityParam("HABITS", _mix), default=None, metavar="HABITS",
+@click.option("--mix", default=None, metavar="HABITS",
+              type=QuantityParam("HABITS", lambda text: (
+                  _of("sim.synthetic_workloads", "parse_mix")(text)
+              )),
               help="How many users do what: cpu=4,memory=3,balanced=4,io=2,big=1.")  # fmt: skip
 @click.option("--burst", type=click.FloatRange(1, 10_000), default=5.0, show_default=True,
               help="Jobs that a user sends at once, on average.")  # fmt: skip
@@ -332,7 +315,7 @@ class _OrTrace(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in EXPERIMENTS:
             return super().get_command(ctx, name)
-        command: click.Command = import_module(f"drfd_experiments.commands.{name}").command
+        command: click.Command = getattr(import_module("drfd_experiments.commands"), name)
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

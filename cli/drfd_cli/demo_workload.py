@@ -1,6 +1,6 @@
 """A job for `drf demo` that uses the given cores, memory and disk bandwidth for a given time.
 
-Run as a program: `python -I -m drfd_cli.demo.workload --seconds 4 --cores 3 --memory 64M`.
+Run as a program: `python -I -m drfd_cli.demo_workload --seconds 4 --cores 3 --memory 64M`.
 """
 
 from __future__ import annotations

@@ -1,1 +1,0 @@
-"""What all demos use: a private daemon, and a process as a job."""
