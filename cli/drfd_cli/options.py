@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from drfd.client.connection import Connection, choose
-from drfd.client.words import (
-    Ref,
-    parse_id,
-    parse_ids,
-    parse_past,
-    parse_signal,
-    parse_whole,
-)
+from drfd.client.words import Ref, parse_id, parse_ids, parse_past, parse_signal, parse_whole
 from drfd.common.errors import ConfigError, Refused
 from drfd.common.units import parse_duration
 from drfd.protocol.job_options import CONDITIONS, OPTIONS, OTHERS, RESOURCES, Option
@@ -72,13 +66,6 @@ LINES = QuantityParam("N", partial(parse_whole, bounds=(1, 1000), what="number")
 SIGNAL = QuantityParam("SIGNAL", parse_signal)
 
 
-def _id(text: str) -> Ref:
-    if not which_job.is_name(text):
-        return parse_id(text)
-    form = "write 41, or 41_7 for a task of an array"
-    return which_job.find(connect, text, form=form)
-
-
 def _ids(text: str, *, takes_latest: bool = False) -> list[Ref]:
     form = "write 41, 3-7 or 1,4-6"
     find = partial(which_job.find, connect, form=form, takes_latest=takes_latest)
@@ -103,21 +90,16 @@ def _or_latest(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     return (found,) if param.nargs == -1 else found
 
 
+_ID = QuantityParam("ID", lambda text: (
+    parse_id(text) if not which_job.is_name(text)
+    else which_job.find(connect, text, form="write 41, or 41_7 for a task of an array")
+))  # fmt: skip
 job_id = click.argument(
-    "job_id", metavar="[ID]", required=False, type=QuantityParam("ID", _id), callback=_or_latest
-)
-
-
-def _checked_sign(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    try:
-        return str(_job_line().read_sign(value))
-    except Refused as error:
-        raise click.BadParameter(error.text) from None
-
-
+    "job_id", metavar="[ID]", required=False, type=_ID, callback=_or_latest
+)  # fmt: skip
 escape_option = click.option(
-    "--escape", metavar="SIGN", default="~", show_default=True, callback=_checked_sign,
-    help="First character of escapes, or none.",
+    "--escape", default="~", show_default=True, help="First character of escapes, or none.",
+    type=QuantityParam("SIGN", lambda text: _job_line().read_sign(text)),
 )  # fmt: skip
 
 
@@ -200,17 +182,13 @@ def refuse_ids_with_filters(chosen: Mapping[str, object]) -> None:
 
 def _set_colour(context: click.Context, param: click.Parameter, value: str | None) -> None:
     # The option of the verb is evaluated after that of `drf`, and wins.
-    if value is not None or context.parent is None:
-        output.set_colour(value or _own_colour())
-
-
-def _own_colour() -> str:
-    try:
-        settings = personal.read(os.environ)
-    except ConfigError:
-        # A submission tells of it; all else works.
-        return "auto"
-    return "auto" if settings is None else settings.colour
+    if value is not None:
+        output.colour = value
+    elif context.parent is None:
+        # A submission tells of errors; all else works.
+        with suppress(ConfigError):
+            settings = personal.read(os.environ)
+            output.colour = "auto" if settings is None else settings.colour
 
 
 #: An option of `drf` itself and of every verb that prints in colours.
@@ -326,7 +304,6 @@ def click_option(option: Option, *names: str, about: str = "") -> Callable[[F], 
 
 
 def job_options(verb: str) -> Callable[[F], F]:
-    """Return the decorator that adds the options of `submit`, `run` or `profile`, for the help."""
     return all_of(*map(click_option, _job_line().rows_of(verb)))
 
 

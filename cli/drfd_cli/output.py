@@ -415,7 +415,6 @@ def has_run(job: JobView) -> bool:
 
 
 def before_start(job: JobView) -> str:
-    """Return why a job that has not run has no output."""
     if job["outcome"] is not None:
         return f"it ended before it started: {why_line(job)}"
     return "not started yet"
@@ -477,19 +476,19 @@ def confirm(question: str, *, default: bool = False) -> bool:
         say(f"{clean(answer, 40)!r} is neither y (yes) nor n (no)")
 
 
+def require(question: str) -> None:
+    """Raise click.Abort unless the answer is yes."""
+    if not confirm(question):
+        raise click.Abort
+
+
 #: The value of `--color`.
-_colour = "auto"
-
-
-def set_colour(choice: str) -> None:
-    global _colour
-    _colour = choice
+colour = "auto"
 
 
 def has_colour() -> bool:
-    """Return whether stdout gets colours."""
-    if _colour != "auto":
-        return _colour == "always"
+    if colour != "auto":
+        return colour == "always"
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return is_terminal() and not plain
 
@@ -610,17 +609,13 @@ def _print_lines(pages: Iterable[Sequence[Any]], form: Form, columns: Columns) -
     lines = [] if form.no_header else [[*keys]]
     for views in pages:
         lines += [[_word(columns[key].word(view)) for key in keys] for view in views]
-        _print_words(lines, as_csv=bool(form.as_csv))
+        if form.as_csv:
+            import csv
+
+            csv.writer(sys.stdout, lineterminator="\n").writerows(lines)
+        elif lines:
+            click.echo("\n".join(map("\t".join, lines)))
         lines = []
-
-
-def _print_words(lines: Sequence[Sequence[str]], *, as_csv: bool) -> None:
-    if as_csv:
-        import csv
-
-        csv.writer(sys.stdout, lineterminator="\n").writerows(lines)
-    elif lines:
-        click.echo("\n".join(map("\t".join, lines)))
 
 
 def _word(value: Any) -> str:

@@ -96,13 +96,13 @@ def act(
             )
         if not yes:
             # An empty variable, as in `drf cancel $IDS`, must not do it.
-            _confirm(f"{verb} job {found}?")
+            output.require(f"{verb} job {found}?")
         select["ids"], is_filtered = [found], False
     if not yes and sys.stdin.isatty():
         count, others = (len(select["ids"]), 0) if select["ids"] else _count(client, select)
         if count > _MANY or others:
             of_others = f", {others} of other users" if others else ""
-            _confirm(f"{verb} {output.counted(count, 'job')}{of_others}?")
+            output.require(f"{verb} {output.counted(count, 'job')}{of_others}?")
     asked = {**(asked or {}), **({} if refine is None else refine(client, select))}
     reply = client.request(verb, select=select, **asked)
     return Result(
@@ -110,12 +110,6 @@ def act(
         view=lambda: reply,
         finish=lambda: _finish(reply, done_word, is_filtered=is_filtered),
     )
-
-
-def _confirm(question: str) -> None:
-    """Raise click.Abort unless the answer is yes."""
-    if not output.confirm(question):
-        raise click.Abort
 
 
 def _show(
@@ -156,7 +150,10 @@ def _finish(reply: BatchReply, done_word: str, *, is_filtered: bool) -> int:
         output.say(f"{away}; the request is stored, and carried out when it is back")
     if skipped and not failed:
         return 0 if reply["done"] else Refused.exit_code
-    return _exit_code(failed)
+    kinds = [BY_KIND.get(each["error"]["kind"], Refused) for each in failed]
+    if any(issubclass(kind, NotPermitted) for kind in kinds):
+        return NotPermitted.exit_code
+    return Refused.exit_code if kinds else 0
 
 
 def refusals(failed: list[Failure]) -> list[str]:
@@ -221,13 +218,6 @@ def _count(client: Connection, select: Mapping[str, object]) -> tuple[int, int]:
             count += job.get("tasks", 1)
             others += job.get("tasks", 1) if job["user"] != own else 0
     return count, others
-
-
-def _exit_code(failed: list[Failure]) -> int:
-    kinds = [BY_KIND.get(failure["error"]["kind"], Refused) for failure in failed]
-    if any(issubclass(kind, NotPermitted) for kind in kinds):
-        return NotPermitted.exit_code
-    return Refused.exit_code if kinds else 0
 
 
 def _action(verb: str, done_word: str, text: str) -> click.Command:

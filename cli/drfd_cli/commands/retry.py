@@ -103,11 +103,27 @@ def command(
     call = Resubmission(client, changes, failed=failed)
     call.submit(ids)
     done, refused = call.done, call.refused
+
+    def show() -> None:
+        for each in done:
+            words = f"submitted {output.submitted(each.reply)}, a retry of {each.of}"
+            output.tell(each.reply["id"] if quiet else words)
+
+    def finish() -> int:
+        status = 0
+        if wait and done:
+            from drfd_cli.commands.wait import wait_and_tell
+
+            status = wait_and_tell(client, [each.reply["id"] for each in done])
+        for error in refused:
+            output.say(str(error))
+        return refused[0].exit_code if refused else status
+
     return Result(
-        show=lambda: _show(done, quiet=quiet),
+        show,
         view=lambda: {"jobs": [{"of": each.of, **pick(each.reply, _MADE)} for each in done],
                       "failed": [{"code": each.code, "text": each.text} for each in refused]},
-        finish=lambda: _finish(refused, _waited(client, done) if wait else 0),
+        finish=finish,
     )  # fmt: skip
 
 
@@ -132,24 +148,6 @@ def _is_whole(client: Connection, array_id: int, count: int) -> bool:
     reply = client.submission(array_id)
     spans, _ = read_array(str(reply["submission"]["array"]))
     return not reply["live"] and count_of(spans) == count
-
-
-def _show(done: list[_Retried], *, quiet: bool) -> None:
-    for each in done:
-        words = f"submitted {output.submitted(each.reply)}, a retry of {each.of}"
-        output.tell(each.reply["id"] if quiet else words)
-
-
-def _finish(refused: list[DrfdError], status: int) -> int:
-    for error in refused:
-        output.say(str(error))
-    return refused[0].exit_code if refused else status
-
-
-def _waited(client: Connection, done: list[_Retried]) -> int:
-    from drfd_cli.commands.wait import wait_and_tell
-
-    return wait_and_tell(client, [each.reply["id"] for each in done]) if done else 0
 
 
 class Resubmission:
@@ -366,21 +364,8 @@ def _state_of(repeat: RepeatView) -> str:
 
 
 def _numbers(indices: Iterable[str]) -> set[int]:
-    """Return the indices of tasks one by one."""
     spans, _ = read_array(",".join(indices))
     return {at for first, last, step in spans for at in range(first, last + 1, step)}
-
-
-def submit_again(
-    client: Connection, refs: list[Ref], changes: Edits, *, say: Callable[[str], None]
-) -> _Retried | None:
-    """Submit a job, an array or tasks of one array again. Returns None if nothing is to be done.
-    `say` takes messages. Raises Refused."""
-    call = Resubmission(client, changes, failed=False, say=say)
-    call.submit(refs)
-    if call.refused:
-        raise call.refused[0]
-    return call.done[0] if call.done else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,6 +453,5 @@ def changes_of(words: list[str], client: Connection, *, takes_wrap: bool = False
 
 
 def retry_line(label: str, options: Iterable[str]) -> str:
-    """Return the command that submits a job again with these options."""
     words = shlex.join(options)
     return f"drf retry {label}" + (f" --with {shlex.quote(words)}" if words else "")

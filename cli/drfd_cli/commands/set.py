@@ -26,16 +26,9 @@ from drfd.common.units import parse_duration, show_duration
 from drfd.protocol.job_options import OPTIONS, Option
 from drfd_cli import output
 from drfd_cli.commands.job_actions import act, selecting_by
-from drfd_cli.commands.retry import Edits, changes_of, submit_again
+from drfd_cli.commands.retry import Edits, Resubmission, changes_of
 from drfd_cli.commands.wait import job_line
-from drfd_cli.options import (
-    KnowingOthers,
-    all_of,
-    click_option,
-    connect,
-    filters_in,
-    job_id,
-)
+from drfd_cli.options import KnowingOthers, all_of, click_option, connect, filters_in, job_id
 from drfd_cli.output import Result
 from drfd_cli.submission.job_line import WrongWords, directives
 
@@ -82,8 +75,8 @@ def new_limit(
         )
         if yes or not sys.stdin.isatty():
             output.say(f"{fact} stops {them} within a minute")
-        elif not output.confirm(f"{fact} would stop {them} within a minute; set it?"):
-            raise click.Abort
+        else:
+            output.require(f"{fact} would stop {them} within a minute; set it?")
     return {"time_limit_s": limit_s}
 
 
@@ -239,8 +232,13 @@ def edit(job_id: Ref) -> None:
     changes = replace(found, fields=changed, gone=frozenset(gone))
     if reply["live"]:
         _replace(client, reply, changes)
-    else:
-        _retry(client, job_id, changes)
+        return
+    call = Resubmission(client, changes, failed=False)
+    call.submit([job_id])
+    for error in call.refused:
+        raise error
+    for again in call.done:
+        output.tell(f"submitted job {again.reply['id']}, which is {again.of} with these changes")
 
 
 def _demand(before: Submission, fields: Submission) -> dict[str, Any]:
@@ -289,7 +287,6 @@ def _refuse_unfit(reply: SubmissionReply) -> None:
 
 
 def _written(reply: SubmissionReply) -> str:
-    """Return the file to edit."""
     fields: Submission = {**reply["submission"], **_conditions(reply)}
     # What needs several lines stays as it is.
     words = [each for each in map(shlex.join, words_of(fields)) if each.isprintable()]
@@ -300,7 +297,6 @@ def _written(reply: SubmissionReply) -> str:
 
 
 def _conditions(reply: SubmissionReply) -> dict[str, object]:
-    """Return the conditions of the start of a job that waits."""
     conditions = reply.get("conditions", {}) if reply["live"] else {}
     # These are not signed: nothing else that the daemon says may replace what is.
     return {name: conditions[name] for name in _CONDITIONS if name in conditions}
@@ -330,7 +326,6 @@ def _read(text: str, client: Connection) -> Edits:
 
 
 def _ends_in_quotes(command: list[str]) -> bool:
-    """Whether a quotation is still open after these lines."""
     try:
         shlex.split("\n".join(command))
     except ValueError:
@@ -366,13 +361,6 @@ def _edited(text: str, label: str, client: Connection) -> Edits | None:
                 output.say(str(error))
                 if not output.confirm("edit again?", default=True):
                     raise
-
-
-def _retry(client: Connection, ref: Ref, changes: Edits) -> None:
-    """Submit an ended job again with the changes. Raises Refused."""
-    again = submit_again(client, [ref], changes, say=output.say)
-    if again is not None:
-        output.tell(f"submitted job {again.reply['id']}, which is {again.of} with these changes")
 
 
 def _raise_failure(reply: Any) -> None:

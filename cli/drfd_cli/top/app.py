@@ -42,14 +42,7 @@ from drfd_cli.top.feed import (
 from drfd_cli.top.keys import Act, KeyDecoder, Page
 from drfd_cli.top.paint import Line, Theme
 from drfd_cli.top.panels import summary
-from drfd_cli.top.state import (
-    Look,
-    State,
-    UserAction,
-    press,
-    shown,
-    viewer_of,
-)
+from drfd_cli.top.state import Look, State, UserAction, press, shown, viewer_of
 from drfd_cli.top.view import Detail, Scene, Size, screen, scrolled, whole
 
 if TYPE_CHECKING:
@@ -183,7 +176,8 @@ class App:
 
     def _step(self) -> bool:
         """Draw, wait for input, and handle it; False when the user has quit."""
-        self._draw()
+        self._forget_message()
+        self._screen.show(screen(self._scene(), Size(*self._screen.size()), self._theme))
         timeout_s = _ESCAPE_S if self._keys.is_waiting else _INPUT_S
         ready, _, _ = select.select([0, self._woken], [], [], timeout_s)
         if self._woken in ready:
@@ -196,11 +190,6 @@ class App:
             # Without data the terminal is gone.
             return bool(data) and all(map(self._press, self._keys.feed(data)))
         return all(map(self._press, self._keys.flush() if not ready else ()))
-
-    def _draw(self) -> None:
-        self._forget_message()
-        size = Size(*self._screen.size())
-        self._screen.show(screen(self._scene(), size, self._theme))
 
     def _forget_message(self) -> None:
         """Take away a message that has stood long enough: nobody may press a key for hours."""

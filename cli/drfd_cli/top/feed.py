@@ -13,8 +13,9 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from drfd.client.connection import RETRY_S, Connection
 from drfd.client.outputs import open_file
@@ -23,7 +24,7 @@ from drfd.common.errors import DrfdError, Refused, Unavailable
 from drfd.common.units import show_duration
 from drfd_cli.commands.job_actions import refusals
 from drfd_cli.commands.log import output_of, tail_of
-from drfd_cli.commands.retry import Edits, submit_again
+from drfd_cli.commands.retry import Edits, Resubmission
 from drfd_cli.top.keys import Act
 from drfd_cli.top.state import Look
 from drfd_cli.top.view import Detail
@@ -38,7 +39,6 @@ _TAIL_BYTES = 1 << 15
 _TAIL_LINES = 200
 #: Why there is no output to be shown of an array.
 _OF_EACH_TASK = "each task of an array has an output of its own"
-V = TypeVar("V")
 _DONE = {
     "cancel": "cancelled", "hold": "held", "release": "released", "suspend": "suspended",
     "resume": "resumed", "signal": "sent {} to", "set": "set {} of",
@@ -66,7 +66,10 @@ def fetch_detail(
     why, why_s = (last.why, last.why_s) if last is not None else (None, 0.0)
     now_s = time.monotonic()
     if now_s - why_s > _WHY_S or last is None or _state(last.show) != _state(show):
-        why, why_s = _answer(lambda: connection.request("why", id=ref)), now_s
+        why, why_s = None, now_s
+        # The daemon refuses it of an array.
+        with suppress(Refused):
+            why = connection.request("why", id=ref)
     lines, path, problem = list[str](), "", _OF_EACH_TASK
     if "job" in show:
         path, problem = output_of(show["job"], errors=errors)
@@ -100,21 +103,11 @@ def request_action(connection: Connection, action: Act) -> ActionResult:
 
 
 def _retry(connection: Connection, labels: Sequence[str]) -> ActionResult:
-    """Submit the ended jobs or tasks of some rows again, those of each row as one job or array."""
     said: list[str] = []
-    told: list[str] = []
-    refused: list[str] = []
-    for label in labels:
-        try:
-            again = submit_again(
-                connection, _refs(label), Edits({}), say=said.append
-            )  # fmt: skip
-        except Unavailable:
-            raise
-        except DrfdError as error:
-            refused.append(str(error))
-        else:
-            told += [f"job {again.reply['id']}, a retry of {again.of}"] if again else []
+    call = Resubmission(connection, Edits({}), failed=False, say=said.append)
+    call.submit([ref for label in labels for ref in _refs(label)])
+    told = [f"job {each.reply['id']}, a retry of {each.of}" for each in call.done]
+    refused = [str(error) for error in call.refused]
     if len(told) > 1:
         told = [f"{len(told)} jobs again, as {told[0].partition(',')[0]} and the following"]
     done = [f"submitted {each}" for each in told]
@@ -138,14 +131,6 @@ def ref_of(row: SnapshotRow) -> Ref:
         return row["id"]
 
 
-def _answer(ask: Callable[[], V]) -> V | None:
-    """Return the reply, or None if the daemon refuses, as for an array."""
-    try:
-        return ask()
-    except Refused:
-        return None
-
-
 @dataclass(frozen=True)
 class FoundOutput:
     """The file with the output of a job, and whether it may still grow."""
@@ -155,7 +140,6 @@ class FoundOutput:
 
 
 def find_output(connection: Connection, look: Look) -> FoundOutput | ActionResult:
-    """Return the file that a pager is to show, or why there is none."""
     show = connection.request("show", id=ref_of(look.row))
     if "job" not in show:
         return ActionResult(_OF_EACH_TASK, is_bad=True)
@@ -222,24 +206,15 @@ class _Worker(ABC):
     def stop(self) -> None:
         """End the thread, also if it waits for a reply, and wait until it has ended."""
         self._is_stopped.set()
-        _hang_up(self._connection)
+        # A thread that waits for a reply gets none: closing the connection would not wake it up.
+        with suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as same:
+            same.shutdown(socket.SHUT_RDWR)
         if self._thread.is_alive():
             self._thread.join(_STOP_S)
 
     @abstractmethod
     def _run(self) -> None:
         """Work until `_is_stopped` is set, and look at it before each wait for a reply."""
-
-
-def _hang_up(connection: Connection) -> None:
-    """Shut the connection down, so that a thread that waits for a reply gets none. Closing it would
-    not wake the thread up."""
-    try:
-        with socket.socket(fileno=os.dup(connection.fileno())) as same:
-            same.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        # There is no connection at the moment.
-        pass
 
 
 class SnapshotReader(_Worker):

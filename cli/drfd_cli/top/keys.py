@@ -87,7 +87,6 @@ class Action:
     option: str = ""
 
     def verb_for(self, states: Collection[str]) -> str:
-        """Return the verb for jobs in these states."""
         state, verb = self.undone
         return verb if set(states) == {state} else self.verb
 

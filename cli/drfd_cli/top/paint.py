@@ -6,13 +6,12 @@ nothing that acts on a terminal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from rich.segment import Segment
 from rich.style import Style
 
-from drfd_cli.output import clean, columns_of, cut, pad, wrapped
+from drfd_cli.output import clean, cut, pad, wrapped
 
 Line = list[Segment]
 
@@ -71,7 +70,6 @@ class Theme:
 
 
 def hue_style(number: int) -> str:
-    """Return the name of the style of a leaf."""
     return f"hue{number % HUES}"
 
 
@@ -83,16 +81,9 @@ def fit(text: str, columns: int, *, right: bool = False) -> str:
     return pad(cut(clean(text, 4 * columns + 16), columns), columns, right=right)
 
 
-def fit_right(text: str, columns: int) -> str:
-    return fit(text, columns, right=True)
-
-
-def width_of(line: Iterable[Segment]) -> int:
-    return sum(columns_of(piece.text) for piece in line)
-
-
-def spaces(columns: int, style: Style | None = None) -> Segment:
-    return Segment(" " * max(0, columns), style)
+fit_right = partial(fit, right=True)
+#: The width of a line; and the line at a width, padded with blanks.
+width_of, joined = Segment.get_line_length, Segment.adjust_line_length
 
 
 def wrap(text: str, columns: int, most: int) -> list[str]:
@@ -126,12 +117,6 @@ def marked_bar(part: float, mark: float, columns: int, styles: tuple[Style, Styl
             Segment(chars[max(begin, min(stop, end)) : stop], empty),
         ]
     return [*pieces[:2], Segment("┃" if at < end else "│", line), *pieces[2:]]
-
-
-def joined(line: Line, columns: int) -> Line:
-    """Return the line padded with blanks to `columns`."""
-    missing = columns - width_of(line)
-    return [*line, spaces(missing)] if missing > 0 else line
 
 
 def marked(line: Line, style: Style) -> Line:

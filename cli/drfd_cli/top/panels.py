@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -26,14 +26,7 @@ from drfd.core.model.job import leaf_path
 from drfd_cli.commands.shares import POOLS
 from drfd_cli.output import Column, clean, code_line, columns_of, counted, size_or_dash
 from drfd_cli.tables.layout import Painted, fitted, right, widths_of, with_values
-from drfd_cli.tables.live import (
-    Axis,
-    Gauge,
-    live_columns,
-    part_of,
-    show_axis,
-    show_declared,
-)
+from drfd_cli.tables.live import Axis, Gauge, live_columns, part_of, show_axis, show_declared
 from drfd_cli.top.paint import (
     HUES,
     Line,
@@ -45,7 +38,6 @@ from drfd_cli.top.paint import (
     joined,
     marked,
     marked_bar,
-    spaces,
     width_of,
     wrap,
 )
@@ -70,23 +62,15 @@ _PRESSURES = {"cores": "cpu", "memory": "memory", "read": "io"}
 _HIGH_PRESSURE = 20
 
 
-@dataclass(frozen=True)
-class LeafMark:
-    """The colour of a leaf of the fair-share tree, and its letter on screens without colours."""
-
-    #: One of the theme's.
-    style: str
-    letter: str
-
-
-def leaf_marks(nodes: Sequence[SnapshotNode]) -> dict[str, LeafMark]:
-    """Return a mark for each leaf, by path. Colour and letter depend on the path, unless another
-    leaf has taken them, so they seldom change while others come and go."""
+def leaf_marks(nodes: Sequence[SnapshotNode]) -> dict[str, Painted]:
+    """Return by path the letter of each leaf of the fair-share tree, for screens without colours,
+    painted with its colour. Both depend on the path, unless another leaf has taken them, so they
+    seldom change while others come and go."""
     # Leaves with running jobs get distinct colours first.
     found = sorted(leaves(nodes), key=lambda node: not node["running"])
     paths = [node["path"] for node in found]
     letters = _letters(tuple(sorted(paths) if len(paths) <= len(ascii_letters) else paths))
-    marks: dict[str, LeafMark] = {}
+    marks: dict[str, Painted] = {}
     taken: set[int] = set()
     for node in found:
         path = node["path"]
@@ -95,7 +79,7 @@ def leaf_marks(nodes: Sequence[SnapshotNode]) -> dict[str, LeafMark]:
         while hue in taken:
             hue = (hue + 1) % HUES
         taken.add(hue)
-        marks[path] = LeafMark(hue_style(hue), letters[path] if node["running"] else " ")
+        marks[path] = Painted(letters[path] if node["running"] else " ", hue_style(hue))
     return marks
 
 
@@ -139,10 +123,13 @@ def header(
     gpus = [_gpu_meter(gpu, leaf_by_id, marks, theme, room) for gpu in snapshot.get("gpus", ())]
     return [
         first,
-        *(_meter_of(snapshot, name, marks, theme, room) for name in _resources(snapshot)),
+        *(_meter_of(snapshot, name, marks, theme, room) for name in [
+            *(name for name in _AXES if snapshot["capacity"][name]),
+            *(f"gres:{name}" for name in snapshot["capacity"]["gres"]),
+        ]),
         *_at_most(most_each, nodes, "nodes: drf nodes", theme, columns),
         *_at_most(most_each, gpus, "GPUs", theme, columns),
-    ]
+    ]  # fmt: skip
 
 
 def _at_most(most: int, lines: list[Line], what: str, theme: Theme, columns: int) -> list[Line]:
@@ -170,11 +157,18 @@ def _figures(words: tuple[str, ...], theme: Theme, style: str, last_style: str) 
 
 
 def _meter_of(
-    snapshot: SnapshotView, name: str, marks: dict[str, LeafMark], theme: Theme, room: int
+    snapshot: SnapshotView, name: str, marks: dict[str, Painted], theme: Theme, room: int
 ) -> Line:
-    """Return the line of a resource, with the allocations side by side."""
-    capacity = _amount(snapshot["capacity"], name)
-    parts = list(_held_and_used(snapshot, name))
+    """Return the line of a resource, with the allocations side by side; a countable one is named
+    "gres:gpu"."""
+    capacity, is_gres = _amount(snapshot["capacity"], name), name.startswith("gres:")
+    # Of each leaf its path, what it holds, and how much of that is in use: all of a countable one,
+    # of which the use is not measured.
+    parts = [
+        (node["path"], _amount(node["usage"], name),
+         _amount(node["usage"] if is_gres else node["used"] or {}, name))
+        for node in leaves(snapshot["nodes"])
+    ]  # fmt: skip
     held, used = sum(part for _, part, _ in parts), sum(part for *_, part in parts)
     # The reserve beside the capacity covers a part of the external use; `kept` is the rest.
     load = snapshot["external"]
@@ -188,12 +182,12 @@ def _meter_of(
         filled = round(part_of(part_used, part) * (end - begin))
         chars = _USED * filled + _ALLOCATED * (end - begin - filled)
         if chars and not theme.has_colour:
-            chars = marks[path].letter + chars[1:]
+            chars = marks[path] + chars[1:]
         stack.append(Segment(chars, theme[marks[path].style]))
     taken = min(room - end, round(part_of(kept, whole) * room))
     stack += [Segment(_FREE * (room - end - taken), theme["free"]),
               Segment(_EXTERNAL * taken, theme["outside"])]  # fmt: skip
-    axis, is_gres = name.removeprefix("gres:"), name.startswith("gres:")
+    axis = name.removeprefix("gres:")
     # All disks have one figure of the last ten seconds in which some process waited for them.
     found = (snapshot["pressure"] or {}).get(_PRESSURES.get(name, ""))
     pressure = found["some"] if found else None
@@ -207,7 +201,10 @@ def _meter_of(
         "" if pressure is None else f"{pressure:.0f}%",
     )
     is_high = pressure is not None and pressure >= _HIGH_PRESSURE
-    return _meter(gres_label(name), stack, figures, theme, last_style="hot" if is_high else "plain")
+    # The memory on GPUs is "gpu mem".
+    kind, _, which = axis.partition(":")
+    label = f"{which} mem" if which else kind
+    return _meter(label, stack, figures, theme, last_style="hot" if is_high else "plain")
 
 
 def _node_meter(node: MachineView, theme: Theme, room: int) -> Line:
@@ -225,7 +222,7 @@ def _node_meter(node: MachineView, theme: Theme, room: int) -> Line:
 
 
 def _gpu_meter(
-    gpu: GpuView, leaf_by_id: Mapping[int, str], marks: dict[str, LeafMark], theme: Theme, room: int
+    gpu: GpuView, leaf_by_id: Mapping[int, str], marks: dict[str, Painted], theme: Theme, room: int
 ) -> Line:
     """Return the line of a GPU whose use is measured, with its memory."""
     used, total = gpu["memory_used"], gpu["memory_total"]
@@ -237,7 +234,7 @@ def _gpu_meter(
     mark = marks.get(users.pop()) if len(users) == 1 else None
     chars = _USED * own_columns
     if mark is not None and own_columns and not theme.has_colour:
-        chars = mark.letter + chars[1:]
+        chars = mark + chars[1:]
     stack = [
         Segment(chars, theme["plain" if mark is None else mark.style]),
         Segment(_FREE * (room - own_columns - outside_columns), theme["free"]),
@@ -254,33 +251,11 @@ def _gpu_meter(
     return _meter(label, stack, figures, theme, "alarm" if gpu["is_lost"] else "plain")
 
 
-def _resources(snapshot: SnapshotView) -> list[str]:
-    """Return the names of the resources, countable ones such as "gres:gpu"."""
-    capacity = snapshot["capacity"]
-    axes = [name for name in _AXES if capacity[name]]
-    return [*axes, *(f"gres:{name}" for name in capacity["gres"])]
-
-
-def _held_and_used(snapshot: SnapshotView, name: str) -> Iterator[tuple[str, float, float]]:
-    """Yield the path of each leaf, how much it holds of a resource, and how much of that is in use:
-    all of a countable one, of which the use is not measured."""
-    for node in leaves(snapshot["nodes"]):
-        held = _amount(node["usage"], name)
-        is_gres = name.startswith("gres:")
-        yield node["path"], held, held if is_gres else _amount(node["used"] or {}, name)
-
-
 def _amount(amounts: Mapping[str, Any], name: str) -> float:
     """Return the amount of this name, or 0 if there is none or it is not known."""
     _, _, gres = name.partition(":")
     amount = amounts.get("gres", {}).get(gres) if gres else amounts.get(name)
     return amount if isinstance(amount, int | float) else 0.0
-
-
-def gres_label(name: str) -> str:
-    """Return the label of a resource's row: "gpu" for "gres:gpu", "gpu mem" for its memory."""
-    kind, _, which = name.removeprefix("gres:").partition(":")
-    return f"{which} mem" if which else kind
 
 
 def first_line(
@@ -382,7 +357,6 @@ class PanelTable:
 
     @property
     def height(self) -> int:
-        """The number of lines of the whole panel."""
         return 1 + max(1, len(self.rows)) + bool(self.more)
 
     def sentences(self, columns: int) -> dict[int, list[str]]:
@@ -434,7 +408,7 @@ def draw(
     elif table.more and first + room > len(table.rows):
         lines.append(dim(f" {table.more}"))
     lines = lines[:height]
-    return lines + [[spaces(columns)] for _ in range(height - len(lines))]
+    return lines + [[Segment(" " * columns)] for _ in range(height - len(lines))]
 
 
 def _head(table: PanelTable, theme: Theme, columns: int, *, is_focus: bool) -> Line:
@@ -490,11 +464,11 @@ def _laid_out(columns: Sequence[Column], room: int, title: str = "") -> list[tup
 _SCALES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 #: Least columns of a screen with long names in the tree.
 _WIDE = 100
-_NOBODY = LeafMark("plain", " ")
+_NOBODY = Painted(" ", "plain")
 
 
 def tree_table(
-    rows: list[TreeRow], marks: dict[str, LeafMark], theme: Theme, columns: int, *,
+    rows: list[TreeRow], marks: dict[str, Painted], theme: Theme, columns: int, *,
     user: str, state: State,
 ) -> PanelTable:  # fmt: skip
     """Return the panel of the fair-share tree, in which the row of `user` is highlighted."""
@@ -505,9 +479,7 @@ def tree_table(
 
     def swatch(row: TreeRow) -> Painted:
         mark = marks.get(row["path"], _NOBODY)
-        return Painted(
-            "■" if row["path"] in marks and theme.has_colour else mark.letter, mark.style
-        )
+        return Painted("■", mark.style) if row["path"] in marks and theme.has_colour else mark
 
     def name(row: TreeRow) -> Painted:
         style = "title" if row["is_leaf"] and row["path"].endswith(f".{own}") else "plain"
@@ -562,18 +534,17 @@ def columns_of_jobs(
 
 
 def jobs_table(
-    panel: TopPanel, rows: list[SnapshotRow], marks: dict[str, LeafMark], theme: Theme,
+    panel: TopPanel, rows: list[SnapshotRow], marks: dict[str, Painted], theme: Theme,
     columns: int, shown: list[Column], **more: Any,
 ) -> PanelTable:  # fmt: skip
     """Return the panel of a list of jobs. The whole reasons of waiting jobs stand below the rows if
     there is room."""
 
-    def mark_of(row: SnapshotRow) -> LeafMark:
+    def mark_of(row: SnapshotRow) -> Painted:
         return marks.get(leaf_of(row), _NOBODY)
 
     def swatch(row: SnapshotRow) -> Painted:
-        mark = mark_of(row)
-        return Painted("▍" if theme.has_colour else mark.letter, mark.style)
+        return Painted("▍", mark_of(row).style) if theme.has_colour else mark_of(row)
 
     if panel is TopPanel.RUNNING:
         shown = [Column("", swatch, least=1), *(

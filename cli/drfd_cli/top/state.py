@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum, auto
 from itertools import groupby
+from math import inf
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -134,7 +135,6 @@ def shown(snapshot: SnapshotView, state: State) -> Lists:
 
 
 def viewer_of(snapshot: SnapshotView) -> Viewer:
-    """Return who looks at the snapshot."""
     return Viewer(snapshot["user"], snapshot["admin"])
 
 
@@ -155,7 +155,6 @@ def mark_of(row: SnapshotRow) -> str:
 
 
 def leaf_of(row: SnapshotRow) -> str:
-    """Return the path of the leaf that a job is charged to."""
     return leaf_path(row["pool"], row["user"])
 
 
@@ -198,7 +197,6 @@ def _gathered(rows: Sequence[SnapshotRow]) -> list[SnapshotRow]:
 
 
 def _end_of_task(row: SnapshotRow) -> tuple[object, ...]:
-    """Return a key that is equal for tasks that share a row."""
     if row["array_id"] is None:
         return (row["id"],)
     return row["array_id"], row["name"], row["outcome"], row["exit_code"], row["signal"]
@@ -242,11 +240,6 @@ def _use(row: SnapshotRow, what: Axis) -> float:
     return (row["now"] and row["now"].get(what)) or 0.0
 
 
-def _left_s(row: SnapshotRow) -> float:
-    left = left_s(row, time.time())
-    return float("inf") if left is None else left
-
-
 #: The orders of each panel, the default first, with the sort key; None for the daemon's own order.
 ORDERS: dict[TopPanel, dict[str, Callable[[Any], Any] | None]] = {
     TopPanel.TREE: {
@@ -257,10 +250,10 @@ ORDERS: dict[TopPanel, dict[str, Callable[[Any], Any] | None]] = {
         "waiting": lambda node: (-node["pending"], _parts(node)),
     },
     TopPanel.RUNNING: {
-        "start": lambda row: (row["started_at"] or float("inf"), row["id"]),
+        "start": lambda row: (row["started_at"] or inf, row["id"]),
         "cores": lambda row: -_use(row, "cores"),
         "memory": lambda row: -_use(row, "memory"),
-        "time left": _left_s,
+        "time left": lambda row: inf if (left := left_s(row, time.time())) is None else left,
         "user": itemgetter("user"),
         "name": itemgetter("name"),
     },
@@ -333,7 +326,6 @@ def press(
 
 
 def marked_rows(state: State, lists: Lists) -> list[SnapshotRow]:
-    """Return the marked jobs that are listed."""
     listed = (row for panel in _PANELS[1:] for row in lists[panel])
     return [row for row in listed if mark_of(row) in state.marked]
 
@@ -360,7 +352,6 @@ def selected(state: State, lists: Lists) -> SnapshotRow | None:
 
 
 def _type(state: State, key: str) -> State:
-    """Handle a key while the text of the filter is typed."""
     text = _typed(state.row_filter.text, key)
     if key in ("enter", "down", "up", "tab", "esc"):
         text = "" if key == "esc" else text
@@ -369,7 +360,6 @@ def _type(state: State, key: str) -> State:
 
 
 def _typed(text: str, key: str) -> str:
-    """Return the text after a key of its editing."""
     if key == "backspace":
         return text[:-1]
     if key == "ctrl-u":
@@ -378,7 +368,6 @@ def _typed(text: str, key: str) -> str:
 
 
 def _on_page(state: State, key: str, page_rows: int) -> State:
-    """Handle a key on the help, or on a page about a job."""
     match key:
         case "q" | "esc" | "left" | "backspace" | "enter" | "?":
             *under, back = state.under or (Page.MAIN,)
@@ -467,7 +456,6 @@ def _act(
 
 
 def _answer(state: State, prompt: Prompt, key: str) -> tuple[State, Act | None]:
-    """Handle a key while a value is typed."""
     match key:
         case "esc":
             return replace(state, prompt=None, message="nothing done"), None

@@ -19,14 +19,7 @@ from drfd_cli.charts import usage_lines
 from drfd_cli.commands.show import array_lines, job_lines
 from drfd_cli.output import advice_line, clean, code_line, run_s, show_time, start_line
 from drfd_cli.top.keys import HELP, KEYS, Page, refusal, word_of
-from drfd_cli.top.paint import (
-    Line,
-    Theme,
-    fit,
-    joined,
-    spaces,
-    wrap,
-)
+from drfd_cli.top.paint import Line, Theme, fit, joined, wrap
 from drfd_cli.top.panels import (
     PanelTable,
     columns_of_jobs,
@@ -51,13 +44,7 @@ from drfd_cli.top.state import (
 )
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import (
-        ProgressView,
-        ShowReply,
-        SnapshotRow,
-        SnapshotView,
-        WhyReply,
-    )
+    from drfd.protocol.replies import ProgressView, ShowReply, SnapshotRow, SnapshotView, WhyReply
 
 #: Least columns of a screen with the tree beside the jobs, and the width of the tree then.
 _WIDE, _TREE_COLUMNS = 170, 84
@@ -120,7 +107,7 @@ def screen(scene: Scene, size: Size, theme: Theme) -> list[Line]:
     columns, rows = size.columns, size.rows
     if columns < LEAST_COLUMNS or rows < LEAST_ROWS:
         told = f"too small: {LEAST_COLUMNS}×{LEAST_ROWS} is needed"
-        lines = [[Segment(fit(told, columns))], *([[spaces(columns)]] * rows)]
+        lines = [[Segment(fit(told, columns))], *([[Segment(" " * columns)]] * rows)]
         return lines[:rows]
     listed = scene.lists()
     top = _top(scene, size, theme)
@@ -132,12 +119,11 @@ def screen(scene: Scene, size: Size, theme: Theme) -> list[Line]:
         page = _page(scene, columns, room, theme)
         first = min(scene.state.scroll, max(0, len(page) - room))
         body = [joined(line, columns) for line in page[first : first + room]]
-        body += [[spaces(columns)]] * (room - len(body))
+        body += [[Segment(" " * columns)]] * (room - len(body))
     return [*top, *body, *foot]
 
 
 def scrolled(scene: Scene, size: Size, theme: Theme) -> State:
-    """Return the state with the page scrolled no further than its end."""
     state = scene.state
     if state.page is Page.MAIN or not state.scroll:
         return state
@@ -157,7 +143,6 @@ def _top(scene: Scene, size: Size, theme: Theme) -> list[Line]:
 
 
 def _page(scene: Scene, columns: int, room: int, theme: Theme) -> list[Line]:
-    """Return all lines of the help, or of the page about a job."""
     if scene.state.page is Page.HELP:
         return [[Segment(fit(line, columns))] for line in HELP]
     return detail_page(scene.detail, scene.state, theme, columns, room, at_s=scene.now_s)
@@ -180,7 +165,6 @@ def whole(scene: Scene, columns: int, theme: Theme) -> list[Line]:
 
 
 def _panels(scene: Scene, listed: Lists, size: Size, room: int, theme: Theme) -> list[Line]:
-    """Return the panels as `room` lines."""
     state = scene.state
     is_beside = size.columns >= _WIDE
     left = _TREE_COLUMNS if is_beside else size.columns
@@ -294,7 +278,7 @@ def _key_line(scene: Scene, listed: Lists, theme: Theme, columns: int) -> Line:
         elif theme.has_colour:
             line.append(Segment(f" {key.name} {words[key]}", theme["off"]))
         else:
-            line.append(spaces(widths[key]))
+            line.append(Segment(" " * widths[key]))
     return joined(line, columns)
 
 
@@ -303,14 +287,20 @@ def _foot(scene: Scene, listed: Lists, theme: Theme, size: Size) -> list[Line]:
     state, columns = scene.state, size.columns
     words, style = "", "held"
     if state.page is Page.MAIN and state.marked:
-        words = _marks_words(len(state.marked), len(marked_rows(state, listed)))
+        count, there = len(state.marked), len(marked_rows(state, listed))
+        whom = f"a key is for {'all of them' if there == count else f'the {there} listed'}"
+        if not there:
+            whom = "none of them listed; a key is for the job selected"
+        words = f"{count} marked{'; ' if there else ', '}{whom}, Esc unmarks"
     elif state.page is Page.MAIN and not state.row_filter.is_empty():
         words = f"only {_choice(state)}; Esc shows all"
     elif state.page is Page.MAIN:
         words, style = _named(state, listed), "dim"
     told: list[Line] = [[Segment(fit(f" {words}", columns), theme[style])]] if words else []
-    height = 1
-    about = _about_selected(state, listed)
+    height, about = 1, ""
+    row = selected(state, listed)
+    if row is not None and state.page is Page.MAIN and state.panel is TopPanel.WAITING:
+        about = f"{row['label']}: {code_line(row['reason'])}"
     if about and size.rows >= _WITH_SENTENCES:
         # The same for each job, so that the panels keep their places when the cursor moves.
         most = max(-(-_SENTENCE // columns), size.rows // 6)
@@ -323,16 +313,8 @@ def _foot(scene: Scene, listed: Lists, theme: Theme, size: Size) -> list[Line]:
     pressing = _pressing(state, theme, columns)
     if pressing is not None:
         told = [pressing]
-    told += [[spaces(columns)]] * (height - len(told))
+    told += [[Segment(" " * columns)]] * (height - len(told))
     return [*told, _key_line(scene, listed, theme, columns)]
-
-
-def _marks_words(count: int, listed: int) -> str:
-    """Return how many jobs are marked, and for which of them a key is."""
-    if not listed:
-        return f"{count} marked, none of them listed; a key is for the job selected, Esc unmarks"
-    whom = "all of them" if listed == count else f"the {listed} listed"
-    return f"{count} marked; a key is for {whom}, Esc unmarks"
 
 
 def _pressing(state: State, theme: Theme, columns: int) -> Line | None:
@@ -382,14 +364,6 @@ def _named(state: State, listed: Lists) -> str:
     return f"{row['label']}: {clean(row['name'])}" + (f", group {clean(group)}" if group else "")
 
 
-def _about_selected(state: State, listed: Lists) -> str:
-    """Return the whole reason of the waiting job under the cursor."""
-    if state.page is not Page.MAIN or state.panel is not TopPanel.WAITING:
-        return ""
-    row = selected(state, listed)
-    return "" if row is None else f"{row['label']}: {code_line(row['reason'])}"
-
-
 # -- the page about one job --------------------------------------------------------------------
 
 #: The facts that a small screen shows, and those that no screen shows.
@@ -408,42 +382,38 @@ def detail_page(
     """Return the page about a job: `room` lines, or more that scrolling shows."""
     row = state.job
     assert row is not None
-    about = _about(detail) or cast("Mapping[str, Any]", row)
+    about: Any = row
+    if detail is not None and detail.show is not None:
+        about = detail.show["array"] if "array" in detail.show else detail.show["job"]
     lines = [_title(row, about, theme, columns, at_s)]
+
+    def line(words: str, style: str = "plain") -> Line:
+        return [Segment(fit(f" {words}", columns), theme[style])]
+
     if detail is None or detail.show is None:
         told = detail.problem if detail is not None and detail.problem else _ASKING
-        return [*lines, [Segment(fit(f" {told}", columns), theme["dim"])]]
-    lines += _facts(detail, theme, columns, room)
-    lines += _use(detail.show, theme, columns)
-    lines += _notes(detail.why, theme, columns, at_s)
+        return [*lines, line(told, "dim")]
+    for label, texts, style in _about(detail, detail.show, columns - _LABEL - 2, room, at_s):
+        for at, words in enumerate(texts):
+            name = "" if at else label
+            lines.append([Segment(fit(f" {name}", _LABEL + 1), theme["dim"]),
+                          Segment(words, theme[style])])  # fmt: skip
     events = detail.show["events"]
     # The output takes the lines that it needs, but leaves some for events.
     rest = room - len(lines) - 2
     most = max(_LEAST_EVENTS, rest - max(1, min(len(detail.output), rest - _LEAST_EVENTS)))
-    lines.append(_head("events", theme, columns))
+    lines.append(line("events ", "head"))
     for event in events[-most:]:
-        words = f" {show_time(event['at'])}  {event['event']:<17} {event['text']}"
-        lines.append([Segment(fit(words, columns))])
+        lines.append(line(f"{show_time(event['at'])}  {event['event']:<17} {event['text']}"))
     what = "errors" if state.shows_errors else "output"
     if detail.is_errors != state.shows_errors:
         # These are the other ones, until the answer to the key is there.
-        head = _head(what, theme, columns)
-        return [*lines, head, [Segment(fit(f" {_ASKING}", columns), theme["dim"])]]
-    lines.append(_head(f"{what} {detail.path}", theme, columns))
-    if detail.problem:
-        lines.append([Segment(fit(f" {detail.problem}", columns), theme["dim"])])
+        return [*lines, line(f"{what} ", "head"), line(_ASKING, "dim")]
+    lines.append(line(f"{what} {detail.path} ", "head"))
+    lines += [line(detail.problem, "dim")] if detail.problem else []
     # The end of the output must be visible without scrolling.
     left = max(3, room - len(lines)) if not state.scroll else len(detail.output)
-    for text in detail.output[-left:]:
-        lines.append([Segment(fit(f" {text}", columns))])
-    return lines
-
-
-def _about(detail: Detail | None) -> Mapping[str, Any] | None:
-    """Return the job or the array in the reply to `show`, or None before it has arrived."""
-    if detail is None or detail.show is None:
-        return None
-    return detail.show["array"] if "array" in detail.show else detail.show["job"]
+    return [*lines, *map(line, detail.output[-left:])]
 
 
 def _title(
@@ -459,52 +429,28 @@ def _title(
     return [Segment(fit(words, columns - len(told.text)), style), told]
 
 
-def _facts(detail: Detail, theme: Theme, columns: int, room: int) -> Iterator[Line]:
-    assert detail.show is not None
-    if "array" in detail.show:
-        facts = array_lines(detail.show["array"])
+def _about(
+    detail: Detail, show: ShowReply, columns: int, room: int, at_s: float
+) -> Iterator[tuple[str, list[str], str]]:
+    """Yield the facts about a job, its use over time, and what explains it: a label, lines of at
+    most so many columns, and their style."""
+    if "array" in show:
+        facts = array_lines(show["array"])
     else:
-        # Without the curve, which is as wide as the page.
-        facts = job_lines(detail.show["job"], detail.show.get("used"), None)
+        # Without the curves, which are as wide as the page.
+        facts = job_lines(show["job"], show.get("used"), None)
     for label, value in facts:
-        if label in _NEVER or (room < _ROOMY_PAGE and label not in _FIRST_FACTS):
-            continue
-        if value == "-":
-            continue
-        # The reason is the main content of the page.
-        most = _MOST_LINES if label == "why" else 1
-        for at, words in enumerate(wrap(value, columns - _LABEL - 2, most) or [""]):
-            name = label if at == 0 else ""
-            yield [Segment(fit(f" {name}", _LABEL + 1), theme["dim"]), Segment(words)]
-
-
-def _notes(why: WhyReply | None, theme: Theme, columns: int, at_s: float) -> Iterator[Line]:
-    if why is None:
-        return
-    words = list(why.get("notes", ()))
-    if "job" in why:
-        start = start_line(why["job"], now_s=at_s)
-        words += [start] if start is not None else []
+        if label not in _NEVER and value != "-" and (room >= _ROOMY_PAGE or label in _FIRST_FACTS):
+            # The reason is the main content of the page.
+            most = _MOST_LINES if label == "why" else 1
+            yield label, wrap(value, columns, most) or [""], "plain"
+    if "job" in show:
+        demand, is_live = show["job"]["demand"], show["job"]["ended_at"] is None
+        curves = usage_lines(show.get("curve"), demand, columns, is_live=is_live)
+        yield "over time", curves, "good"
+    why: Any = detail.why or {}
+    notes = [*why.get("notes", ()), start_line(why["job"], now_s=at_s) if "job" in why else None]
     advice = why.get("advice")
-    if advice is not None:
-        words.append(f"next time: {advice_line(advice)}")
-    for note in words:
-        for line in wrap(note, columns - 1, _MOST_LINES):
-            yield [Segment(fit(f" {line}", columns), theme["good"])]
-
-
-def _use(show: ShowReply, theme: Theme, columns: int) -> Iterator[Line]:
-    """Yield a curve for each resource that the job has used."""
-    if "job" not in show:
-        return
-    job = show["job"]
-    lines = usage_lines(
-        show.get("curve"), job["demand"], columns - _LABEL - 2, is_live=job["ended_at"] is None
-    )
-    for at, line in enumerate(lines):
-        label = Segment(fit("" if at else " over time", _LABEL + 1), theme["dim"])
-        yield [label, Segment(line, theme["good"])]
-
-
-def _head(words: str, theme: Theme, columns: int) -> Line:
-    return [Segment(fit(f" {words} ", columns), theme["head"])]
+    notes.append(None if advice is None else f"next time: {advice_line(advice)}")
+    told = [each for note in filter(None, notes) for each in wrap(note, columns, _MOST_LINES)]
+    yield "note", told, "good"
