@@ -6,7 +6,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -59,15 +59,11 @@ def command(words: list[str]) -> int | None:
     verb = rest[0].lower()
     near = [name for name in _COMMANDS if name.startswith(verb)]
     if verb not in _COMMANDS and len(near) != 1:
-        _refuse(verb)
+        here = HABITS.get(verb)
+        hint = f"that is: {here[0]}" if here else "scontrol --help lists what there is"
+        raise click.UsageError(f"there is no {verb} here ({hint})")
     name = verb if verb in _COMMANDS else near[0]
     return _COMMANDS[name](rest[1:], found)
-
-
-def _refuse(word: str) -> NoReturn:
-    here = HABITS.get(word)
-    hint = f"that is: {here[0]}" if here else "scontrol --help lists what there is"
-    raise click.UsageError(f"there is no {word} here ({hint})")
 
 
 # -- show --------------------------------------------------------------------------------------
@@ -113,10 +109,6 @@ def _expanded(name: str) -> Iterator[str]:
                 yield f"{before}{number:0{len(found[1])}}{end}"
     if not sign:
         yield name
-
-
-def _show_hostlist(names: list[str], found: Found) -> None:
-    click.echo(",".join(names))
 
 
 def _print(lines: list[str], found: Found) -> None:
@@ -297,10 +289,6 @@ def _show_license(names: list[str], found: Found) -> None:
         click.echo("No licenses configured in Slurm.")
 
 
-def _show_daemons(names: list[str], found: Found) -> None:
-    click.echo("slurmctld slurmd")
-
-
 def _show_config(names: list[str], found: Found) -> None:
     """Print what is so here of Slurm's settings that programs ask for."""
     told = {
@@ -315,8 +303,12 @@ def _show_config(names: list[str], found: Found) -> None:
 
 #: Entities in the order in which a shortened word is looked up.
 _SHOWN: dict[str, Callable[[list[str], Found], None]] = {
-    "config": _show_config, "daemon": _show_daemons, "hostname": _show_hostnames,
-    "hostlist": _show_hostlist, "hostlistsorted": _show_hostlist, "job": _show_job,
+    "config": _show_config, "daemon": lambda names, found: click.echo("slurmctld slurmd"),
+    "hostname": _show_hostnames,
+    **dict.fromkeys(
+        ("hostlist", "hostlistsorted"), lambda names, found: click.echo(",".join(names))
+    ),
+    "job": _show_job,
     "jobid": _show_job, "license": _show_license, "node": _show_node,
     "partition": _show_partition, "partitionname": _show_partition,
     "reservation": _show_reservation, "reservationname": _show_reservation, "step": _show_step,
@@ -395,15 +387,7 @@ _AS_OPTIONS = {
     "starttime": "begin", "comment": "comment",
 }  # fmt: skip
 #: Keys that ask for nothing that one machine has.
-_IGNORED = {
-    "account",
-    "qos",
-    "features",
-    "mailuser",
-    "wckey",
-    "reservation",
-    "excnodelist",
-}
+_IGNORED = {"account", "qos", "features", "mailuser", "wckey", "reservation", "excnodelist"}
 
 
 def _update(words: list[str], found: Found) -> int:
@@ -481,16 +465,9 @@ def _changes(client: Connection, given: Mapping[str, str]) -> dict[str, object]:
         raise click.UsageError(in_slurms_words(str(error))) from None
 
 
-# -- the rest ----------------------------------------------------------------------------------
-
-
 def _ping(words: list[str], found: Found) -> None:
     connect().request("hello")
     click.echo(f"Slurmctld(primary) at {host_name()} is UP")
-
-
-def _version(words: list[str], found: Found) -> None:
-    click.echo(version())
 
 
 #: The commands of scontrol that there are here.
@@ -498,5 +475,5 @@ _COMMANDS: dict[str, Command] = {
     "show": _show, "hold": _verb("hold"), "release": _verb("release"),
     "suspend": _verb("suspend"), "resume": _verb("resume"), "requeue": _requeue(held=False),
     "requeuehold": _requeue(held=True), "update": _update, "write": _write,
-    "ping": _ping, "version": _version,
+    "ping": _ping, "version": lambda words, found: click.echo(version()),
 }  # fmt: skip

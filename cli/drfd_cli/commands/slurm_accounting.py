@@ -13,7 +13,7 @@ from drfd.client.words import parse_past
 from drfd.common.errors import Refused
 from drfd.common.units import MAIN
 from drfd_cli import output
-from drfd_cli.commands.slurm_lists import columns, print_table, steps_of
+from drfd_cli.commands.slurm_lists import columns, print_rows, print_table, steps_of
 from drfd_cli.options import connect
 from drfd_cli.slurm import data, fields, host_name, known, lookup
 from drfd_cli.slurm.grammar import (
@@ -223,10 +223,7 @@ def sprio(words: list[str]) -> int:
     if "long" in found:
         usual = "%.15i %9r %.8u %.10Y %.10S %.10A %.10B %.10F %.10J %.10P %.10Q %.11N"
     asked = fields.format_of(found.get("format", [usual])[-1], fields.PRIORITIES)
-    for line in fields.rows_by_signs(
-        asked, jobs, heads="noheader" not in found, signs=fields.PRIORITIES
-    ):
-        click.echo(line)
+    print_rows(found, asked, jobs, fields.PRIORITIES)
     if jobs and "format" not in found:
         output.say("it orders the jobs of one user; users are served by shares (drf why ID)")
     return 0

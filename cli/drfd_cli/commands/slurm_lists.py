@@ -5,6 +5,7 @@ Their options are read as Slurm reads them; those without a meaning here are ign
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
@@ -15,7 +16,7 @@ from signal import SIGKILL
 import click
 
 from drfd.client.connection import Connection
-from drfd.client.words import Ref, parse_ids, parse_past, parse_signal
+from drfd.client.words import parse_ids, parse_past, parse_signal
 from drfd.common.errors import Refused
 from drfd.common.signals import FIRST, REST
 from drfd_cli import output
@@ -115,9 +116,19 @@ def _list_queue(found: Mapping[str, list[str]]) -> int:
     signs = dict(fields.SIGNS)
     if "steps" in found:
         signs["i"] = ("STEPID", signs["i"][1])
-    for line in fields.rows_by_signs(asked, jobs, heads="noheader" not in found, signs=signs):
-        click.echo(line)
+    print_rows(found, asked, jobs, signs)
     return 0
+
+
+def print_rows(
+    found: Mapping[str, object], asked: fields.Format, rows: list[fields.View], signs: fields.Signs
+) -> None:
+    """Print rows in a format, with a line of heads unless --noheader is given."""
+    heads = "noheader" not in found
+    # Slurm puts partitions together of which nothing is shown that tells them apart.
+    lines = fields.rows_by_signs(asked, rows, heads=heads, signs=signs)
+    for line in dict.fromkeys(lines) if signs is lookup.NODE_SIGNS else lines:
+        click.echo(line)
 
 
 def _just_ended(
@@ -259,7 +270,8 @@ def scancel(words: list[str]) -> int:
     passes = lookup.filters({each: found[each] for each in chosen if each != "partition"})
     ids = parse_ids(",".join(rest)) if rest else []
     name = [*found.get("name", []), *found.get("jobname", [])]
-    user = client.request("hello")["user"] if "me" in found else None
+    caller = client.request("hello")
+    user = caller["user"] if "me" in found else None
     if "user" in found and user is None:
         user = lookup.user_names(client, found["user"][-1:])[0]
     states = lookup.states_of(found)
@@ -269,12 +281,14 @@ def scancel(words: list[str]) -> int:
         return 0
     if chosen and not (ids or name or user or states):
         # Of all jobs there, those that the caller may cancel are meant.
-        caller = client.request("hello")
         user = None if caller["admin"] else caller["user"]
     select: dict[str, object] = {"ids": ids, "user": user, "states": states or []}
     if name:
         select["name"] = name[-1]
-    others = [] if ids else _jobs_of_others(client, select)
+    others: list[fields.View] = []
+    if not (ids or caller["admin"] or user == caller["user"]):
+        # The jobs that are meant and that the caller may not cancel.
+        others = [job for job in _meant(client, select) if job["user"] != caller["user"]]
     if others and "quiet" not in found:
         labels = [f"{fields.job_label(job)} ({output.clean(job['user'])})" for job in others]
         what = "job" if len(labels) == 1 else "jobs"
@@ -288,8 +302,13 @@ def scancel(words: list[str]) -> int:
             jobs = [job for job in jobs if names & {fields.pool(job), *lookup.pool_names(job)}]
         if not jobs and "quiet" not in found:
             output.say("scancel: there is no such job")
-        confirmed = [job for job in jobs if not asks or _is_confirmed(job)]
-        select = {"ids": [ref for job in confirmed for ref in _refs(job)]}
+        confirmed = [job for job in jobs if not asks or output.confirm(
+            f"Cancel job_id={fields.job_label(job)} name={output.clean(job['name'])} "
+            f"partition={fields.pool(job)}"
+        )]  # fmt: skip
+        # Without the bound of an array, as in `42_[8-99%5]`.
+        labels = [re.sub("%[0-9]+", "", fields.job_label(job)) for job in confirmed]
+        select = {"ids": [ref for label in labels for ref in parse_ids(label)]}
         if not confirmed:
             return 1 if others else 0
     signal = None if "signal" not in found else parse_signal(found["signal"][-1])
@@ -314,15 +333,6 @@ def scancel(words: list[str]) -> int:
 _CHOOSING = ("partition", "account", "nodelist", "qos", "reservation")
 
 
-def _jobs_of_others(client: Connection, select: fields.View) -> list[fields.View]:
-    """Return the jobs that are meant and that the caller may not cancel."""
-    caller = client.request("hello")
-    if caller["admin"] or select["user"] == caller["user"]:
-        return []
-    jobs = _meant(client, {**select, "ids": []})
-    return [job for job in jobs if job["user"] != caller["user"]]
-
-
 def _meant(client: Connection, select: fields.View) -> list[fields.View]:
     """Return the live jobs with these ids, if there are any, that pass every filter too."""
     user, pattern, states = select["user"], select.get("name"), select["states"]
@@ -334,17 +344,6 @@ def _meant(client: Connection, select: fields.View) -> list[fields.View]:
         and (pattern is None or fnmatchcase(job["name"], pattern))
         and (not states or job["state"] in states)
     ]
-
-
-def _is_confirmed(job: fields.View) -> bool:
-    name = output.clean(job["name"])
-    question = f"Cancel job_id={fields.job_label(job)} name={name} partition={fields.pool(job)}"
-    return output.confirm(question)
-
-
-def _refs(job: fields.View) -> list[Ref]:
-    label = fields.job_label(job)
-    return parse_ids(label.partition("%")[0] + "]" * ("%" in label))
 
 
 # -- the machine -------------------------------------------------------------------------------
@@ -404,10 +403,5 @@ def _list_machine(found: Mapping[str, list[str]]) -> int:
         data.show(found, client, sinfo=told)
         return 0
     asked = _format(found, usual, lookup.NODE_WORDS, lookup.NODE_SIGNS)
-    lines = fields.rows_by_signs(
-        asked, nodes, heads="noheader" not in found, signs=lookup.NODE_SIGNS
-    )
-    # Slurm puts partitions together of which nothing is shown that tells them apart.
-    for line in dict.fromkeys(lines):
-        click.echo(line)
+    print_rows(found, asked, nodes, lookup.NODE_SIGNS)
     return 0

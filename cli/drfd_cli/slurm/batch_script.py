@@ -20,9 +20,8 @@ from drfd_cli.slurm import SLURM_NAMES, host_name
 from drfd_cli.slurm.grammar import refusal
 from drfd_cli.slurm.sbatch_options import (
     Translation,
-    environment,
+    called_commands,
     in_slurms_words,
-    missing_commands,
     read_lines,
     translate,
 )
@@ -100,20 +99,14 @@ def resolve(
     if made.unsupported:
         output.say(f"without effect here: {', '.join(made.unsupported)}")
     made.is_for_login_shell = script is not None and _LOGIN_SHELL.match(script) is not None
-    missing = [] if script is None else missing_commands(script, os.environ, _find)
-    for name in missing:
-        output.say(f"the script calls {name}, and there is no such command here{_cure(name)}")
+    for name in () if script is None else called_commands(script, os.environ):
+        if not (name in SLURM_NAMES and shutil.which(name, path=NAMES)) and not shutil.which(name):
+            output.say(f"the script calls {name}, and there is no such command here{_cure(name)}")
     uses_tmpdir = script is not None and "SLURM_TMPDIR" in script
     if uses_tmpdir and client.request("hello").get("private_tmp"):
         # It is empty at first, and removed with the job.
         made.variables.setdefault("SLURM_TMPDIR", "/tmp")  # noqa: S108  # the job's own
     return found
-
-
-def _find(name: str) -> str | None:
-    """Return the program that a job finds, Slurm's names among them."""
-    own = name in SLURM_NAMES and shutil.which(name, path=NAMES)
-    return own or shutil.which(name)
 
 
 def _cure(name: str) -> str:
@@ -127,9 +120,20 @@ def _cure(name: str) -> str:
 
 
 def variables(env: Mapping[str, str], made: Translation) -> dict[str, str]:
-    """Return the job's variables, with Slurm's. Of Slurm's commands those that its PATH lacks are
-    found at the end of it."""
-    found = environment(env, made, directory=os.getcwd(), host=host_name())
+    """Return the job's variables: those of its submitter that it keeps, and Slurm's that are known
+    before it has a number. The daemon adds the others to a job with DRF_SLURM. Of Slurm's commands
+    those that its PATH lacks are found at the end of it."""
+    found = {
+        name: value for name, value in env.items()
+        if not name.startswith("SLURM_") and (made.kept is None or name in made.kept)
+    }  # fmt: skip
+    for names, value in (
+        ("NNODES JOB_NUM_NODES", "1"), ("NODEID PROCID LOCALID", "0"),
+        ("SUBMIT_HOST JOB_NODELIST NODELIST CLUSTER_NAME", host_name()),
+    ):  # fmt: skip
+        found |= dict.fromkeys((f"SLURM_{name}" for name in names.split()), value)
+    found |= {"SLURMD_NODENAME": host_name(), "DRF_SLURM": "1", "SLURM_SUBMIT_DIR": os.getcwd()}
+    found |= made.variables
     path = found.get("PATH") or DEFAULT_PATH
     own = [name for name in SLURM_NAMES if shutil.which(name, path=path) is None]
     own = [name for name in own if shutil.which(name, path=NAMES) is not None]
@@ -257,7 +261,6 @@ def check_begun(labels: Iterable[str], client: Connection) -> None:
 
 
 def _namesakes(name: str | None, client: Connection) -> list[tuple[int, str]]:
-    """Return the caller's live jobs of the same name, as what is to be waited for."""
     user = client.request("hello")["user"]
     if name is None:
         return []

@@ -188,7 +188,6 @@ def _cpu_time(job: View) -> str:
 
 
 def _state_and_who(job: View) -> str:
-    """Return the state, and who has cancelled the job."""
     who = _CANCELLED.match((job["outcome"] or {}).get("text", ""))
     if "step" in job or job["state"] != "CANCELLED" or who is None:
         return _state(job)
@@ -212,7 +211,7 @@ def _cpu_seconds(job: View) -> float:
     return elapsed_s(job) * cpus(job)
 
 
-def _of(name: str) -> Callable[[View], str]:
+def of(name: str) -> Callable[[View], str]:
     return lambda job: str(job[name])
 
 
@@ -252,7 +251,7 @@ _FIELDS: tuple[tuple[str, str, Callable[[View], str]], ...] = (
     ("F ARRAY_JOB_ID arrayjobid", "", lambda job: str(job["array_id"] or job["id"])),
     ("K ARRAY_TASK_ID arraytaskid", "",
      lambda job: "N/A" if (at := job.get("array_tasks", job["array_index"])) is None else str(at)),
-    ("U UID userid", "UID 6", _of("uid")),
+    ("U UID userid", "UID 6", of("uid")),
     ("P PARTITION partition", "Partition", pool),
     ("g GROUP groupname", "Group 9", lambda job: group(job["uid"])[0]),
     ("G GROUP groupid", "GID 6",
@@ -286,7 +285,7 @@ _FIELDS: tuple[tuple[str, str, Callable[[View], str]], ...] = (
     ("{exit_code} EXIT_CODE derivedec", "ExitCode 8 DerivedExitCode 15", _code),
     ("", "Elapsed", lambda job: span(elapsed_s(job), whole=True)),
     ("", "ElapsedRaw", lambda job: str(int(elapsed_s(job)))),
-    ("Q PRIORITY prioritylong", "", _of("priority")),
+    ("Q PRIORITY prioritylong", "", of("priority")),
     ("S START_TIME starttime", "",
      lambda job: moment(job["started_at"] or job["expected_start_at"])),
     ("e END_TIME endtime", "", _end),
@@ -470,21 +469,17 @@ def _order(letter: str, job: View) -> tuple[float, str]:
 
 def fill(asked: Format, values: Mapping[str, str]) -> str:
     """Return a format with the values of its signs; those without a value are empty."""
-    return "".join(
-        _fit(values.get(sign, ""), width, right=bool(right)) + after
-        for right, width, sign, after in asked
-    )
+    text = ""
+    for right, width, sign, after in asked:
+        cell, columns = values.get(sign, ""), int(width or 0)
+        if columns:
+            cell = f"{cell[:columns]:{'>' if right else '<'}{columns}}"
+        text += cell + after
+    return text
 
 
 def _plain(text: str) -> str:
     return output.clean(text, 1000)
-
-
-def _fit(text: str, width: str, *, right: bool) -> str:
-    if not int(width or 0):
-        return text
-    cut = text[: int(width)]
-    return cut.rjust(int(width)) if right else cut.ljust(int(width))
 
 
 def efficiency(job: View) -> list[str]:

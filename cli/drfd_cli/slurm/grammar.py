@@ -148,7 +148,6 @@ class Grammar:
         return found, left
 
     def help(self) -> list[str]:
-        """Return what options there are, as paragraphs."""
         letters = {option: f"-{letter} " for letter, option in self.shorts.items()}
         signs = {"=": "=", "?": "[=]", "": ""}
         words = {

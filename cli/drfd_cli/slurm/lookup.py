@@ -131,7 +131,6 @@ class Choice:
         self._client, self._passes = client, filters(found)
 
     def select(self) -> dict[str, Any]:
-        """Return what the daemon selects by."""
         user = next(iter(self.users)) if len(self.users) == 1 else None
         return {"ids": self.ids, "user": user, "states": self.states or []}
 
@@ -154,7 +153,6 @@ class Choice:
         return [job for jobs in found for job in jobs or ()]
 
     def of(self, jobs: Iterable[fields.View]) -> list[fields.View]:
-        """Return those of the jobs that are chosen."""
         return [
             job
             for job in jobs
@@ -236,10 +234,7 @@ def as_reservation(window: WindowView) -> dict[str, object]:
 
 #: Short names of states → long ones.
 _LONG = {"mix": "mixed", "alloc": "allocated", "drain": "drained", "drng": "draining"}
-
-
-def _of(name: str) -> Callable[[fields.View], str]:
-    return lambda node: str(node[name])
+_of = fields.of
 
 
 #: Signs of `sinfo -o` with their heads and what they hold, and names of `-O` → their signs.

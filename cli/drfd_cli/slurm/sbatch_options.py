@@ -174,18 +174,14 @@ def read_begin(text: str) -> str:
     elif not word.startswith("now"):
         # A day and a time of it stand in any order, with a blank, `T` or `-` between them.
         parts = re.sub(r"(?<=\d)t(?=\d)|-(?=\d\d?:)", " ", word).split()
-        parts = [re.sub(r"^(\d\d)(\d\d)(\d\d)?$", _with_slashes, each) for each in parts]
-        parts = [CLOCKS.get(each, each) for each in parts]
+        parts = [re.sub(r"^(\d\d)(\d\d)(\d\d)?$", r"\1/\2/\3", each) for each in parts]
+        parts = [CLOCKS.get(each, each).removesuffix("/") for each in parts]
         word = " ".join(sorted(parts, key=is_clock))
     try:
         return word if parse_begin(word, may_be_over=True) else "now"
     except Refused:
         hint = "write 16:00, now+2hours or 2026-11-21T08:00"
         raise Unfit("is not a time of Slurm", hint) from None
-
-
-def _with_slashes(found: re.Match[str]) -> str:
-    return "/".join(filter(None, found.groups()))
 
 
 def _of_utc(word: str) -> int:
@@ -475,29 +471,6 @@ def read_export(text: str) -> tuple[dict[str, str], frozenset[str] | None, list[
     )
 
 
-def environment(
-    env: Mapping[str, str], made: Translation, *, directory: str, host: str
-) -> dict[str, str]:
-    """Return the variables of the job: those of its submitter that it keeps, and Slurm's that are
-    known before it has a number. The daemon adds the others to a job with DRF_SLURM."""
-    kept = {
-        name: value
-        for name, value in env.items()
-        if not name.startswith("SLURM_") and (made.kept is None or name in made.kept)
-    }
-    one = dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), "1")
-    first = dict.fromkeys(("SLURM_NODEID", "SLURM_PROCID", "SLURM_LOCALID"), "0")
-    here = dict.fromkeys(
-        (
-            *("SLURM_SUBMIT_HOST", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_CLUSTER_NAME"),
-            "SLURMD_NODENAME",
-        ),
-        host,
-    )
-    own = {"DRF_SLURM": "1", "SLURM_SUBMIT_DIR": directory}
-    return {**kept, **one, **first, **here, **own, **made.variables}
-
-
 #: Commands that often are functions of the shell, which a file defines that the script reads.
 _DEFINED = ("conda", "mamba", "micromamba", "spack")
 #: Commands of clusters that scripts call, at the beginning of a line or after `time` or `exec`.
@@ -512,15 +485,12 @@ _DEFINES = re.compile(
 )
 
 
-def missing_commands(
-    script: str, env: Mapping[str, str], find: Callable[[str], object]
-) -> Iterable[str]:
-    """Return commands of clusters that the script calls and the job will not find. `find` looks for
-    a program."""
+def called_commands(script: str, env: Mapping[str, str]) -> Iterable[str]:
+    """Yield commands of clusters that the script calls and that are no functions of its shell."""
     called = dict.fromkeys(_COMMAND.findall(script))
     may_be_defined = _DEFINES.search(script) is not None
     for name in called:
         is_function = any(each.startswith(f"BASH_FUNC_{name}") for each in env)
         is_function |= name in _DEFINED and may_be_defined
-        if not is_function and find(name) is None:
+        if not is_function:
             yield name

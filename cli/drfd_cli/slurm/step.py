@@ -9,11 +9,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from mmap import ACCESS_READ, mmap
 from threading import Lock, Thread
-from typing import NoReturn
 
 from drfd.common.errors import Refused
 from drfd.payload.environment import DEVICE_LISTS, SLOTS, may_set, thread_defaults
@@ -22,12 +20,7 @@ from drfd_cli import output
 from drfd_cli.slurm import host_name
 from drfd_cli.slurm.grammar import SRUN, Given, Options
 from drfd_cli.slurm.records import Record
-from drfd_cli.slurm.sbatch_options import (
-    Asked,
-    read_count,
-    read_export,
-    read_limit,
-)
+from drfd_cli.slurm.sbatch_options import Asked, read_count, read_export, read_limit
 
 #: Seconds that a step has for its end after its time limit.
 _GRACE_S = 30
@@ -46,23 +39,13 @@ _KNOWN = frozenset(
 _tasks = partial(read_count, limit=9999)
 
 
-@dataclass(slots=True)
 class Step:
-    """What `srun` asks for within a job. Raises Refused for values that cannot be read."""
+    """What `srun` asks for within a job."""
 
-    options: Options
-    command: list[str]
-    env: Mapping[str, str]
-    tasks: int = field(init=False)
-    #: What srun itself starts: each task, or one mpirun that starts those of a program with MPI.
-    processes: int = field(init=False)
-    cores: int = field(init=False)
-    _name: str = field(init=False)
-    #: None for no limit of its own.
-    limit_s: int | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        asked, env = Asked(self.options, "srun"), self.env
+    def __init__(self, options: Options, command: list[str], env: Mapping[str, str]) -> None:
+        """Raises Refused for values that cannot be read."""
+        self.options, self.command, self.env = options, command, env
+        asked = Asked(options, "srun")
         of_job = Asked({"ntasks": Given(env.get("SLURM_NTASKS", "1"))}, "srun")
         self.tasks = (
             asked.get("ntasks", _tasks) or asked.get("ntasks-per-node", _tasks)
@@ -73,6 +56,8 @@ class Step:
             cpus = env.get("SLURM_CPUS_PER_TASK", "")
             per_task = int(cpus) if cpus.isdecimal() else 1
         self.cores = self.tasks * per_task
+        #: What srun itself starts: each task, or one mpirun that starts those of a program with
+        #: MPI.
         self.processes = self.tasks
         name = self.options.get("job-name", Given("")).value
         self._name = name or os.path.basename(self.command[0])
@@ -80,6 +65,7 @@ class Step:
         if self.tasks > 1 and mpi != "none" and (mpi or _is_mpi(self.command[0])):
             self.command = [_mpirun(self.command[0]), "-n", str(self.tasks), *self.command]
             self.processes = 1
+        #: None for no limit of its own.
         self.limit_s = asked.get("time", read_limit) or None
 
     def without_effect(self) -> list[str]:
@@ -123,7 +109,6 @@ class Step:
         return found
 
     def record(self) -> Record:
-        """Return the record of the step, with what it asks for."""
         return Record(os.environ, name=self._name, tasks=self.tasks, cores=self.cores)
 
     def devices(self, number: int) -> dict[str, str]:
@@ -192,9 +177,15 @@ def run(options: Options, command: list[str]) -> int:
     left = step.without_effect()
     if left:
         output.say(f"srun: without effect on a step: {', '.join(left)}")
+    if "chdir" in options:
+        path = options["chdir"].value
+        try:
+            os.chdir(path)
+        except OSError as error:
+            raise Refused("bad-value", f"srun: --chdir={path}: {error.strerror}") from None
+    if shutil.which(step.command[0]) is None:
+        raise Refused("no-program", f"srun: there is no command {step.command[0]}")
     if step.processes == 1 and step.limit_s is None and "label" not in options:
-        _go_to(options.get("chdir"))
-        _check_program(step.command)
         files = _files(step, 0)
         sys.stdout.flush()
         for number, file in enumerate(files):
@@ -202,26 +193,14 @@ def run(options: Options, command: list[str]) -> int:
                 os.dup2(file, number)
         env = {**step.exported(), **step.variables(), "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
         program = shutil.which(step.command[0], path=env.get("PATH")) or step.command[0]
-        parent = step.record().parent(program)
-        _become([*parent, *step.command], env)
-    _go_to(options.get("chdir"))
-    return _run_tasks(step)
-
-
-def _go_to(directory: Given | None) -> None:
-    if directory is not None:
+        command = [*step.record().parent(program), *step.command]
+        sys.stdout.flush()
         try:
-            os.chdir(directory.value)
+            os.execvpe(command[0], command, env)
         except OSError as error:
-            raise Refused(
-                "bad-value", f"srun: --chdir={directory.value}: {error.strerror}"
-            ) from None
-
-
-def _check_program(command: list[str]) -> None:
-    """Raise Refused if there is no such command."""
-    if shutil.which(command[0]) is None:
-        raise Refused("no-program", f"srun: there is no command {command[0]}")
+            text = f"srun: cannot run {command[0]}: {error.strerror}"
+            raise Refused("no-program", text) from None
+    return _run_tasks(step)
 
 
 #: Input, output and errors of a task; None where it has those of srun.
@@ -269,17 +248,7 @@ def path_of(text: str, env: Mapping[str, str], number: int) -> str:
     return filled(text, signs)
 
 
-def _become(command: list[str], env: Mapping[str, str]) -> NoReturn:
-    sys.stdout.flush()
-    try:
-        os.execvpe(command[0], command, env)
-    except OSError as error:
-        text = f"srun: cannot run {command[0]}: {error.strerror}"
-        raise Refused("no-program", text) from None
-
-
 def _run_tasks(step: Step) -> int:
-    _check_program(step.command)
     program = shutil.which(step.command[0]) or step.command[0]
     label = "label" in step.options
     sys.stdout.flush()
@@ -346,18 +315,15 @@ def _all_end(tasks: list[subprocess.Popen[bytes]], within_s: float | None) -> bo
 
 def _relay(tasks: list[subprocess.Popen[bytes]], files: Iterable[int | None]) -> list[Thread]:
     """Begin to write the lines of all tasks, each with the number of its task before it."""
-    lock = Lock()
+    lock, threads = Lock(), list[Thread]()
 
-    def relay(number: int, task: subprocess.Popen[bytes], file: int) -> None:
+    def relay(number: int, task: subprocess.Popen[bytes], file: int | None) -> None:
         assert task.stdout is not None
         for line in task.stdout:
             with lock:
-                os.write(file, f"{number}: ".encode() + line)
+                os.write(1 if file is None else file, f"{number}: ".encode() + line)
 
-    threads = [
-        Thread(target=relay, args=(number, task, 1 if file is None else file), daemon=True)
-        for number, (task, file) in enumerate(zip(tasks, files, strict=True))
-    ]
-    for thread in threads:
-        thread.start()
+    for number, pair in enumerate(zip(tasks, files, strict=True)):
+        threads.append(Thread(target=relay, args=(number, *pair), daemon=True))
+        threads[-1].start()
     return threads
