@@ -75,7 +75,6 @@ for _here, _words in _HERE.items():
 
 
 def unknown_option(name: str, ours: Collection[str]) -> str:
-    """Return what is said of an option that a command with these options has not."""
     there = {"--", "cd", *ours}
     for here in HABITS.get(name, ()):
         if here.partition(" ")[0] in there:

@@ -105,7 +105,6 @@ _SHARED_MODULES = {
 
 
 def command_of(verb: str) -> click.Command:
-    """Import the module of this verb and return its click command."""
     shared = _SHARED_MODULES.get(verb)
     command: click.Command = (
         import_module(f"drfd_cli.commands.{verb}").command
@@ -205,7 +204,6 @@ def cli(ctx: click.Context, socket: str | None) -> None:
 
 
 def main() -> None:
-    """Run the command line."""
     _fill_missing_descriptors()
     replace_characters()
     try:

@@ -126,16 +126,12 @@ def chosen(verb: str, preset: str | None, environ: Mapping[str, str]) -> list[Us
     found, known = settings.defaults, {*options_of(verb), _NO_WARNINGS}
     if preset is not None:
         if preset not in settings.presets:
-            raise _no_preset(preset, path_of(environ), settings.presets)
+            path, there = path_of(environ), ", ".join(sorted(settings.presets))
+            hint = f"presets: {there}" if there else f"write [preset.{preset}] into {path}"
+            text = f"--preset: there is no preset {preset!r} in {path}"
+            raise ConfigError("config", text, hint=_near(preset, settings.presets) or hint)
         found = [*found, *settings.presets[preset]]
     return [each for each in found if each.option in known]
-
-
-def _no_preset(name: str, path: str, known: Collection[str]) -> ConfigError:
-    hint = _near(name, known) or (
-        f"presets: {', '.join(sorted(known))}" if known else f"write [preset.{name}] into {path}"
-    )
-    return ConfigError("config", f"--preset: there is no preset {name!r} in {path}", hint=hint)
 
 
 #: Longest file that is read.

@@ -134,7 +134,12 @@ def warnings_about(request: Submission) -> list[str]:
 
 def output_warnings(request: Submission) -> list[str]:
     """Return a line for each output file that cannot be written."""
-    found = [_about_output(option, each, request["cwd"]) for option, each in _outputs(request)]
+    usual = f"{usual_output(is_array=request.get('array') is not None)}.out"
+    stdout, stderr = request.get("stdout"), request["stderr"]
+    # The option is "" if none was given.
+    files = [("-o", stdout) if stdout else ("", usual)]
+    files += [] if stderr == files[0][1] else [("-e", stderr)]
+    found = [_about_output(option, each, request["cwd"]) for option, each in files]
     return [text for text in found if text is not None]
 
 
@@ -146,14 +151,6 @@ def _about_directory(request: Submission) -> str | None:
         return None
     place = aside.replace("%%", "%")
     return f"output goes to {place}: anybody may make files in {cwd}; -o FILE names another place"
-
-
-def _outputs(request: Submission) -> list[tuple[str, str]]:
-    """Return option and pattern of each output file. The option is "" if none was given."""
-    usual = f"{usual_output(is_array=request.get('array') is not None)}.out"
-    stdout, stderr = request.get("stdout"), request["stderr"]
-    found = [("-o", stdout) if stdout else ("", usual)]
-    return found if stderr == found[0][1] else [*found, ("-e", stderr)]
 
 
 def about_other_directives(script: str) -> str | None:
@@ -178,21 +175,19 @@ def about_other_directives(script: str) -> str | None:
 def _about_other_variables(script: str, env: Mapping[str, str]) -> str | None:
     """Return a line about variables of another batch system that the script uses as if they were
     set, or None: `cd $PBS_O_WORKDIR` goes to the home directory without a word."""
-    names: dict[str, None] = {}
-    for line in script.split("\n"):
-        if line.lstrip(_BLANKS).startswith("#"):
-            continue
-        before, *uses = line.split("$")
-        for use in uses:
-            text = use.removeprefix("{")
-            name = text[: len(text) - len(text.lstrip(_OF_NAMES))]
-            is_other = name.startswith(_OTHER_VARIABLES) or name in _OTHER_NAMES
-            # What has another value in its place, or is asked for whether it is set, may be empty.
-            may_be_empty = text != use and text[len(name) : len(name) + 1] in (":", "-", "+")
-            may_be_empty |= before.rstrip("\"' ").endswith(("-n", "-z"))
-            if is_other and not may_be_empty and name not in env and f"{name}=" not in script:
-                names[name] = None
-            before = use
+    if not any(each in script for each in (*_OTHER_VARIABLES, *_OTHER_NAMES)):
+        return None
+    # Imported here: it is slow to load and seldom needed.
+    import re
+
+    lines = [each for each in script.split("\n") if not each.lstrip(_BLANKS).startswith("#")]
+    # What has another value in its place, or is asked for whether it is set, may be empty.
+    used = re.findall(r"""(-[nz]["' ]*)?\$(\w+|{\w+(?![\w:+-]))""", "\n".join(lines), re.ASCII)
+    names = {
+        name: None for name in (use.lstrip("{") for is_asked, use in used if not is_asked)
+        if (name.startswith(_OTHER_VARIABLES) or name in _OTHER_NAMES)
+        and name not in env and f"{name}=" not in script
+    }  # fmt: skip
     if not names:
         return None
     more = len(names) - _NAMED
@@ -201,10 +196,6 @@ def _about_other_variables(script: str, env: Mapping[str, str]) -> str | None:
         f"the script uses {shown}, which another batch system sets: here a job begins in the "
         "directory of its submission, and DRF_CORES and DRF_ARRAY_INDEX tell its cores and index"
     )
-
-
-#: Signs of a variable's name.
-_OF_NAMES = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_"
 
 
 def _about_option_lines(script: str) -> str | None:

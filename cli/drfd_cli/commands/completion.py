@@ -8,7 +8,7 @@ has the words of this module. An error offers nothing: the user is typing.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -28,11 +28,10 @@ PLACES = {
 }
 #: Seconds that the daemon may take to answer, and the most jobs that are offered.
 _ANSWER_S, _MOST_JOBS = 1, 100
-#: The verbs that act on jobs in some states, or on live or ended ones alone.
-_LIVE, _ENDED = "live", "ended"
-_MEANT: dict[str, object] = {
-    "cancel": _LIVE, "set": _LIVE, "retry": _ENDED, "hold": ("PENDING",), "release": ("HELD",),
-    "resume": ("SUSPENDED",), "edit": ("PENDING", "HELD"),
+#: The verbs that act on jobs in some states alone.
+_MEANT: dict[str, Collection[str]] = {
+    "cancel": output.LIVE, "set": output.LIVE, "retry": output.ENDED, "hold": ("PENDING",),
+    "release": ("HELD",), "resume": ("SUSPENDED",), "edit": output.WAITING,
     **dict.fromkeys(("signal", "suspend", "exec", "attach"), ("RUNNING",)),
 }  # fmt: skip
 #: Values, each with what it is.
@@ -60,7 +59,7 @@ def offer(verb: str, command: click.Command) -> None:
         elif name in ("ids", "job_id", "after"):
             complete = partial(_items, partial(_ids, verb if name != "after" else ""))
         elif name in _VALUES:
-            complete = partial(_items, _VALUES[name])
+            complete = partial(_items, partial(_words, _VALUES[name]))
         else:
             continue
         setattr(param, "shell_complete", complete)  # noqa: B010  # over a method, as click does
@@ -79,6 +78,12 @@ def _items(
         for value, about in found
         if value.startswith(incomplete)
     ]
+
+
+def _words(
+    values: Callable[[click.Context], Iterable[str]], ctx: click.Context, incomplete: str
+) -> Offered:
+    return [(word, "") for word in values(ctx)]
 
 
 #: Parameters whose values are files, as the words of a command may be.
@@ -110,13 +115,8 @@ def _recent(ctx: click.Context) -> dict[str, Any]:
 def _ids(verb: str, ctx: click.Context, incomplete: str) -> Iterator[tuple[str, str]]:
     """Yield the jobs that the verb may be about: by id, or by name if a letter has been typed."""
     meant = _MEANT.get(verb)
-    found = [
-        each
-        for each in _recent(ctx)["recent"]
-        if meant is None
-        or (each["live"] if meant == _LIVE else not each["live"] if meant == _ENDED else False)
-        or (isinstance(meant, tuple) and each["state"] in meant)
-    ]
+    recent = _recent(ctx)["recent"]
+    found = [each for each in recent if meant is None or each["state"] in meant]
     if not incomplete or incomplete[0].isdigit():
         yield from ((str(each["id"]), f"{each['name']} {each['state']}") for each in found)
         return
@@ -127,35 +127,25 @@ def _ids(verb: str, ctx: click.Context, incomplete: str) -> Iterator[tuple[str, 
     yield from ((name, "") for name in names if names.count(name) == 1 and quote(name) == name)
 
 
-def _names(ctx: click.Context, incomplete: str) -> Offered:
+def _names(ctx: click.Context) -> Iterable[str]:
     names = dict.fromkeys(each["name"] for each in _recent(ctx)["recent"])
-    return [(name, "") for name in names if quote(name) == name]
+    return [name for name in names if quote(name) == name]
 
 
-def _known(key: str, ctx: click.Context, incomplete: str) -> Offered:
-    return [(word, "") for word in _recent(ctx)[key]]
-
-
-def _signals(ctx: click.Context, incomplete: str) -> Offered:
+def _signals(ctx: click.Context) -> Iterable[str]:
     from signal import Signals
 
-    return sorted((each.name.removeprefix("SIG"), "") for each in Signals)
+    return sorted(each.name.removeprefix("SIG") for each in Signals)
 
 
-def _variables(ctx: click.Context, incomplete: str) -> Offered:
-    return [(name, "") for name in sorted(os.environ)]
-
-
-def _presets(ctx: click.Context, incomplete: str) -> Offered:
-    """Return the names of the presets in the user's own configuration."""
+def _presets(ctx: click.Context) -> Iterable[str]:
     from drfd_cli.personal import read
 
     settings = read(os.environ)
-    return [] if settings is None else [(name, "") for name in settings.presets]
+    return [] if settings is None else settings.presets
 
 
 def verbs(texts: Mapping[str, str], ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    """Return the verbs that begin so, of all with what they do."""
     known = {**texts, "help": "the help of a verb"}
     return [
         CompletionItem(verb, help=what)
@@ -164,10 +154,10 @@ def verbs(texts: Mapping[str, str], ctx: click.Context, incomplete: str) -> list
     ]
 
 
-_VALUES: dict[str, Callable[..., Offered]] = {
-    "name": _names, "pool": partial(_known, "pools"), "user": partial(_known, "users"),
-    "gres": partial(_known, "gres"), "signal": _signals, "number": _signals,
-    "export": _variables, "preset": _presets,
+_VALUES: dict[str, Callable[[click.Context], Iterable[str]]] = {
+    "name": _names, "pool": lambda ctx: _recent(ctx)["pools"], "preset": _presets,
+    "user": lambda ctx: _recent(ctx)["users"], "gres": lambda ctx: _recent(ctx)["gres"],
+    "signal": _signals, "number": _signals, "export": lambda ctx: sorted(os.environ),
 }  # fmt: skip
 
 

@@ -15,13 +15,7 @@ from drfd_cli.options import connect, prints_result
 from drfd_cli.output import Result
 
 if TYPE_CHECKING:
-    from drfd.client.connection import Connection
-    from drfd.protocol.replies import (
-        CoresAndMemory,
-        DoctorReply,
-        StrayView,
-        WindowView,
-    )
+    from drfd.protocol.replies import CoresAndMemory, DoctorReply, StrayView, WindowView
 
 
 #: Seconds that the launcher is waited for.
@@ -39,21 +33,19 @@ LAUNCHER_S = 2.0
 def command(stray: str | None) -> Result | int:
     """What is enforced on this machine, what is only measured, and how to change that."""
     if stray is not None:
-        _end(stray)
+        parts = stray.split(".")
+        if len(parts) != 2 or not all(part.isascii() and part.isdigit() for part in parts):
+            raise click.UsageError("--end-stray takes a number that drf doctor shows, such as 12.1")
+        connect().request("end_stray", id=int(parts[0]), attempt=int(parts[1]))
+        output.tell(f"ended {stray}")
         return 0
-    reply = _asked(connect())
-    return Result(show=lambda: _show(reply), view=lambda: reply)
-
-
-def _asked(client: Connection) -> DoctorReply:
-    """Ask the daemon. A daemon that has just been started may answer before its launcher is there,
-    so that is waited for."""
-    until_s = time.monotonic() + LAUNCHER_S
-    while True:
-        reply: DoctorReply = client.request("doctor")
-        if reply["launcher"] == "connected" or time.monotonic() > until_s:
-            return reply
+    client, until_s = connect(), time.monotonic() + LAUNCHER_S
+    reply: DoctorReply = client.request("doctor")
+    # A daemon that has just been started may answer before its launcher is there.
+    while reply["launcher"] != "connected" and time.monotonic() < until_s:
         time.sleep(0.05)
+        reply = client.request("doctor")
+    return Result(show=lambda: _show(reply), view=lambda: reply)
 
 
 def _show(reply: DoctorReply) -> None:
@@ -112,15 +104,6 @@ def _shared_reason(controls: list[str]) -> str:
     ends = Counter(each[at.start() :] for each in controls for at in re.finditer("; ", each))
     shared = [end for end, count in ends.items() if count > max(2, len(controls) / 2)]
     return max(shared, key=len, default="")
-
-
-def _end(stray: str) -> None:
-    parts = stray.split(".")
-    if len(parts) != 2 or not all(part.isascii() and part.isdigit() for part in parts):
-        raise click.UsageError("--end-stray takes the number that drf doctor shows, such as 12.1")
-    job_id, attempt = map(int, parts)
-    connect().request("end_stray", id=job_id, attempt=attempt)
-    output.tell(f"ended {stray}")
 
 
 def _stray(stray: StrayView) -> str:

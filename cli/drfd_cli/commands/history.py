@@ -29,12 +29,7 @@ from drfd_cli.tables.columns import (
 from drfd_cli.tables.layout import print_items, right
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import (
-        AccountView,
-        JobCurveView,
-        JobView,
-        ReportReply,
-    )
+    from drfd.protocol.replies import AccountView, JobCurveView, JobView, ReportReply
 
 
 #: Jobs shown by default, and the most jobs of one reply.
@@ -125,14 +120,6 @@ def _key(row: Mapping[str, object], *, key: str) -> str:
     return str(row[key]) if row.get(key) is not None else ""
 
 
-def _disk(row: AccountView, *, what: _Amount) -> str:
-    return _percent(row[what]["efficiency"])
-
-
-def _gres_hours(row: AccountView, *, name: str) -> str:
-    return f"{row['gres_ms'].get(name, 0) / 3.6e6:.2f}"
-
-
 def _throttled(row: AccountView) -> str:
     is_known = row["throttled_unknown_jobs"] != row["jobs"]
     return show_duration(row["throttled_us"] / 1e6) if is_known else "-"
@@ -163,7 +150,8 @@ def _core_hours(microseconds: int | None) -> str:
     return f"{round(microseconds / _CORE_HOUR_US, 2) + 0.0:.2f}"
 
 
-def _percent(share: float | None) -> str:
+def _efficiency(what: str, row: Mapping[str, Any]) -> str:
+    share = row[what]["efficiency"]
     return "-" if share is None else percent(share)
 
 
@@ -198,13 +186,13 @@ REPORT = by_key(
     # Use beyond a lower end makes up for nothing that was booked and not used.
     right("WASTED", lambda row: _core_hours(row["cores"]["wasted"] + (row[_BEYOND] or 0)),
           "wasted"),
-    right("CPU%", lambda row: _percent(row["cores"]["efficiency"]), "cpu_percent"),
+    right("CPU%", partial(_efficiency, "cores"), "cpu_percent"),
     right("MEM", lambda row: show_size(row["demand_max"]), "memory", is_fixed=True),
     right("PEAK", lambda row: show_size(row["peak_max"]) if row["peak_max"] else "-", "peak",
           is_fixed=True),
-    right("MEM%", lambda row: _percent(row["memory"]["efficiency"]), "memory_percent"),
-    *(right(f"{what.upper()}%", partial(_disk, what=what), f"{what}_percent") for what in _DISK),
-    right("GPU%", lambda row: _percent(row[_GPU]["efficiency"]), "gpu_percent"),
+    right("MEM%", partial(_efficiency, "memory"), "memory_percent"),
+    *(right(f"{what.upper()}%", partial(_efficiency, what), f"{what}_percent")
+      for what in (*_DISK, _GPU)),
     right("GPU MEM", _gpu_memory, "gpu_memory"),
     right("THROTTLED", _throttled, "throttled", rank=1),
     *(Column(head, partial(_bar, kind=kind), f"curve_{kind}", is_fixed=True, rank=2)
@@ -245,7 +233,8 @@ def report(by: str, number: int, **choice: Any) -> Result:
 
 def _print_table(reply: ReportReply) -> None:
     by, total = reply["by"], reply["total"]
-    curves = _curves_of(reply) if output.width() >= _VERY_WIDE else []
+    curves = [curve for row in reply["rows"] if (curve := row.get("curve"))]
+    has_gpu_curves = any(any(each.get("gpu_utilisation", ())) for each in curves)
     has_users = by == "user" or len({row.get("user") for row in reply["rows"]}) > 1
     has_gpus = _GPU in total["gres_ms"] or bool(total[_GPU_PEAK])
     keys = [
@@ -258,14 +247,14 @@ def _print_table(reply: ReportReply) -> None:
         *(f"{name}-h" for name in total["gres_ms"]),
         *(["gpu_percent", "gpu_memory"] if has_gpus else []),
         "throttled",
-        *(f"curve_{kind}" for kind in curves),
-    ]
-    hours = by_key(
-        *(
-            right(f"{name.upper()}-H", partial(_gres_hours, name=name), f"{name}-h")
-            for name in total["gres_ms"]
-        )
-    )
+        *(f"curve_{kind}" for kind in _CURVES if curves and output.width() >= _VERY_WIDE
+          and (has_gpu_curves or kind != "gpu_utilisation")),
+    ]  # fmt: skip
+    hours = {
+        f"{name}-h": right(f"{name.upper()}-H", partial(
+            lambda name, row: f"{row['gres_ms'].get(name, 0) / 3.6e6:.2f}", name
+        )) for name in total["gres_ms"]
+    }  # fmt: skip
     columns = picked({**REPORT, **hours}, keys)
     sums = [("all others", reply["others"])] if reply["others"] is not None else []
     sums += [("in all", total)] if len(reply["rows"]) + len(sums) > 1 else []
@@ -278,10 +267,3 @@ def _print_table(reply: ReportReply) -> None:
         if row["advice"] is not None and (by == "name" or len(reply["rows"]) == 1):
             whose = f"{output.clean(row['name'])} ({output.clean(row['user'])})"
             output.tell(f"{whose}: next time {output.advice_line(row['advice'])}")
-
-
-def _curves_of(reply: ReportReply) -> list[charts.CurveKind]:
-    """Return the curves that some row has, those of cores and memory together."""
-    curves = [curve for row in reply["rows"] if (curve := row.get("curve"))]
-    has_gpus = any(any(each.get("gpu_utilisation", ())) for each in curves)
-    return [kind for kind in _CURVES if curves and (has_gpus or kind != "gpu_utilisation")]

@@ -10,6 +10,7 @@ import shlex
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -87,24 +88,18 @@ def _choose_demand(line: JobLine, client: Connection) -> None:
     for _ in range(_TRIES):
         line.values["cores"] = cores if asked_cores is None else asked_cores
         line.values["memory"] = memory if asked_mem is None else asked_mem
-        is_least = (cores, memory) == (_LEAST_CORES, _LEAST_MEMORY)
-        if is_least or _starts_now(client, line):
+        if (cores, memory) == (_LEAST_CORES, _LEAST_MEMORY):
             break
+        with suppress(Refused):
+            # As with its terminal, it runs on the daemon's own machine, if there are several.
+            if client.forecast(**sending.request_of(line, attach="/"))["reason"] is None:
+                break
         cores = max(_LEAST_CORES, cores // 2000 * 1000)
         memory = max(_LEAST_MEMORY, memory // (2 * _STEP) * _STEP)
     chosen = line.values["cores"]
     least = chosen.least if isinstance(chosen, Range) else chosen
     shown = (show_need("cores", least), show_need("memory", line.values["memory"]))
     output.say(f"measured with {' and '.join(shown)}")
-
-
-def _starts_now(client: Connection, line: JobLine) -> bool:
-    try:
-        # As with its terminal, it runs on the daemon's own machine, if there are several.
-        forecast = client.forecast(**sending.request_of(line, attach="/"))
-    except Refused:
-        return False
-    return forecast["reason"] is None
 
 
 def _tell(client: Connection, ended: JobView, command: Sequence[str]) -> None:

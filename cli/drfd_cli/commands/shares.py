@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -73,22 +74,12 @@ _SHOWN = (
 def command() -> Result:
     """Who holds how much of the machine, and how much each is entitled to."""
     reply = connect().request("shares")
-    return Result(
-        show=lambda: _show(reply),
-        view=lambda: reply,
-        rows=lambda: [reply["nodes"]],
-    )
+    return Result(show=lambda: _show(reply), view=lambda: reply, rows=lambda: [reply["nodes"]])
 
 
 def _show(reply: SharesReply) -> None:
     for notice in output.drain_notices(reply):
         output.say(notice)
-    _print_table(reply)
-    for hourly in reply.get("limit_hours", ()):
-        output.tell(hourly["text"])
-
-
-def _print_table(reply: SharesReply) -> None:
     names = list(reply["capacity"]["gres"])
     without = {*([] if names else ["gres"]),
                *([] if any("debt" in node for node in reply["nodes"]) else ["debt"])}  # fmt: skip
@@ -97,22 +88,20 @@ def _print_table(reply: SharesReply) -> None:
     external = reply.get("external")
     below: list[dict[str, object]] = []
     if external is not None:
-        cores, memory = (
-            output.number(external["kept"]["cores"]),
-            show_size(external["kept"]["memory"]),
-        )
+        kept = external["kept"]
+        cores, memory = output.number(kept["cores"]), show_size(kept["memory"])
         below.append({title: "outside", "CORES": cores, "MEM": memory, "IO R/W": "-"})
     for name, amount in (("free", reply["free"]), ("capacity", reply["capacity"])):
         counts = {each: amount.get("gres", {}).get(each, 0) for each in names}
-        below.append({title: name, **_amounts(amount), "GRES": output.show_gres(counts)})
+        below.append({
+            title: name, "CORES": output.show_cores_of(amount), "MEM": show_size(amount["memory"]),
+            "IO R/W": output.show_io(amount), "GRES": output.show_gres(counts),
+        })  # fmt: skip
         for disk, rates in amount.get("disks", {}).items():
             below.append({title: f"  disk {disk}", "IO R/W": output.show_io(rates)})
     print_items(columns, reply["nodes"], below=below if POOLS["path"] in columns else ())
-
-
-def _amounts(amount: ResourcesView) -> dict[str, object]:
-    cores, memory = output.show_cores_of(amount), show_size(amount["memory"])
-    return {"CORES": cores, "MEM": memory, "IO R/W": output.show_io(amount)}
+    for hourly in reply.get("limit_hours", ()):
+        output.tell(hourly["text"])
 
 
 # -- drf nodes ---------------------------------------------------------------------------------
@@ -168,11 +157,8 @@ def nodes() -> Result:
     """The machines on which jobs run: what each has and has given to jobs, and whether jobs start
     there now."""
     reply = connect().request("nodes")
-    return Result(
-        show=lambda: _show_nodes(reply),
-        view=lambda: reply,
-        rows=lambda: [reply["nodes"]],
-    )
+    show = partial(_show_nodes, reply)
+    return Result(show, view=lambda: reply, rows=lambda: [reply["nodes"]])
 
 
 def _show_nodes(reply: NodesReply) -> None:

@@ -160,7 +160,6 @@ def _submission(
 
 
 def _conditions(shown: ConditionsView) -> Iterator[Line]:
-    """Yield the lines for start conditions, the warning and retries."""
     if after := shown.get("after"):
         names = (f"{each.get('label', each['id'])}:{each['want']}" for each in after)
         yield "after", ", ".join(names)
@@ -232,7 +231,6 @@ def _measured(
 
 
 def _gpu_lines(job: ExplainedJobView) -> Iterator[Line]:
-    """Yield the lines for a job that was given GPUs, or that has memory on one."""
     usage = job["usage"]
     peak, mean = usage.get("gpu_memory_peak"), usage.get("gpu_utilisation_mean")
     memory, busy = usage.get("gpu_memory"), usage.get("gpu_utilisation")
@@ -298,13 +296,8 @@ def _why_view(reply: WhyReply) -> Mapping[str, object]:
     shown |= pick(reply["job"], ("expected_start_certainty", "expected_start_unknown"))
     shown |= {"notes": reply.get("notes", []), "advice": reply.get("advice")}
     again = _retry(reply)
-    if again is not None:
-        shown["retry"] = again
-    if "no_estimate" in reply:
-        shown["no_estimate"] = reply["no_estimate"]
-    if "array" in reply:
-        shown["array"] = reply["array"]
-    return shown
+    shown |= {} if again is None else {"retry": again}
+    return {**shown, **pick(reply, ("no_estimate", "array"))}
 
 
 def _show_why(reply: WhyReply) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -62,9 +62,12 @@ def command(ids: tuple[Ref, ...], with_ended: bool, tasks: bool, **chosen: Any) 
     pages = chain([first], pages)
     return Result(
         show=lambda: _print_jobs(first, pages),
-        view=lambda: _view(first, pages),
+        view=lambda: {
+            "jobs": [*chain(*_counted(pages, counts := Counter[str]()))], "counts": counts,
+            **output.pick(first, ("draining", "drain", "gpus", "launcher_away_s", "notices")),
+        },
         rows=lambda: (page["jobs"] for page in pages),
-    )
+    )  # fmt: skip
 
 
 def _counted(pages: Iterable[StatusReply], counts: Counter[str]) -> Iterator[list[JobView]]:
@@ -72,13 +75,6 @@ def _counted(pages: Iterable[StatusReply], counts: Counter[str]) -> Iterator[lis
     for page in pages:
         counts.update(page["counts"])
         yield page["jobs"]
-
-
-def _view(first: StatusReply, pages: Iterable[StatusReply]) -> Mapping[str, object]:
-    counts = Counter[str]()
-    jobs = [*chain(*_counted(pages, counts))]
-    about = ("draining", "drain", "gpus", "launcher_away_s", "notices")
-    return {"jobs": jobs, "counts": counts, **output.pick(first, about)}
 
 
 def _print_jobs(first: StatusReply, pages: Iterable[StatusReply]) -> None:

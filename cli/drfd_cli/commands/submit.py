@@ -31,7 +31,6 @@ def command(words: Sequence[str]) -> int:
 
 
 def forecast(line: JobLine, client: Connection, request: dict[str, object]) -> int:
-    """Print when the job would start, and return the exit code."""
     request = client.addressed(request)
     found = client.forecast(**request)
     for setting in line.settings:
@@ -88,7 +87,6 @@ def with_terminal(
 
 
 def wait_for_end(client: Connection, job_id: int, *, is_quiet: bool) -> int:
-    """Wait until the job has ended, and return the exit code."""
     from drfd_cli.commands.wait import wait_and_tell
 
     sys.stdout.flush()

@@ -17,26 +17,13 @@ from drfd.client.words import Ref
 from drfd.common.errors import DrfdError
 from drfd.common.units import show_duration
 from drfd_cli import output
-from drfd_cli.options import (
-    DURATION,
-    connect,
-    group_option,
-    in_group,
-    job_ids,
-    prints_result,
-)
+from drfd_cli.options import DURATION, connect, group_option, in_group, job_ids, prints_result
 from drfd_cli.output import NEVER_RAN, Result
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from drfd.protocol.replies import (
-        EndedArrayView,
-        HelloReply,
-        JobView,
-        ShowReply,
-        WaitReply,
-    )
+    from drfd.protocol.replies import EndedArrayView, HelloReply, JobView, ShowReply, WaitReply
 
 
 #: The exit code after --timeout: EX_TEMPFAIL (sysexits.h). Refusals and time limits have others.

@@ -29,44 +29,31 @@ if TYPE_CHECKING:
     from drfd_cli.slurm.sbatch_options import Translation
 
 _SUBMIT, _RUN, _BOTH = ("submit",), ("run",), ("submit", "run")
+
+
+def _control(
+    names: str, about: str, verbs: Sequence[str], kind: str = "flag", metavar: str = "",
+    key: str = "",
+) -> Option:  # fmt: skip
+    """Return an option that is no property of a job; its usual key is its long name."""
+    key = key or names.rpartition("--")[2].replace("-", "_")
+    return Option(names, key, kind, "", metavar, about, OTHERS, verbs)
+
+
 #: Options of the verbs that are no property of a job.
 CONTROLS = (
-    Option(
-        "--preset", "preset", "text", "", "NAME",
-        "The options of a preset in your config.toml.", OTHERS, _BOTH,
-    ),
-    Option(
-        "--no-warnings", "no_warnings", "flag", "", "",
-        "Print no warnings.", OTHERS, (*_BOTH, "profile"),
-    ),
-    Option(
-        "--dry-run", "dry_run", "flag", "", "",
-        "Only print when the job would start, and why.", OTHERS, _SUBMIT,
-    ),
-    Option(
-        "--pty", "pty", "flag", "", "",
-        "Give the job a terminal, which `drf attach` shows.", OTHERS, _SUBMIT,
-    ),
-    Option(
-        "-w --wait", "wait", "flag", "", "",
-        "Wait for its end; exit with its exit code.", OTHERS, _SUBMIT,
-    ),
-    Option("-q --quiet", "quiet", "flag", "", "", "Print only the id.", OTHERS, _SUBMIT),
-    Option("-q --quiet", "quiet", "flag", "", "", "Do not print why the job waits.", OTHERS, _RUN),
-    Option(
-        "--wrap", "wrap", "text", "", "LINE",
-        "Run this line with sh: 'CMD | CMD'.", OTHERS, _SUBMIT,
-    ),
-    Option(
-        "--ignore-sbatch", "ignore_sbatch", "flag", "", "",
-        "Ignore the #SBATCH lines of the script.", OTHERS, _SUBMIT,
-    ),
-    Option("--json", "as_json", "flag", "", "", "Print JSON for programs.", OTHERS, _SUBMIT),
-    Option(
-        "--escape", "escape", "sign", "", "SIGN",
-        "First character of escapes (~), or none.", OTHERS, _RUN,
-    ),
-)  # fmt: skip
+    _control("--preset", "The options of a preset in your config.toml.", _BOTH, "text", "NAME"),
+    _control("--no-warnings", "Print no warnings.", (*_BOTH, "profile")),
+    _control("--dry-run", "Only print when the job would start, and why.", _SUBMIT),
+    _control("--pty", "Give the job a terminal, which `drf attach` shows.", _SUBMIT),
+    _control("-w --wait", "Wait for its end; exit with its exit code.", _SUBMIT),
+    _control("-q --quiet", "Print only the id.", _SUBMIT),
+    _control("-q --quiet", "Do not print why the job waits.", _RUN),
+    _control("--wrap", "Run this line with sh: 'CMD | CMD'.", _SUBMIT, "text", "LINE"),
+    _control("--ignore-sbatch", "Ignore the #SBATCH lines of the script.", _SUBMIT),
+    _control("--json", "Print JSON for programs.", _SUBMIT, key="as_json"),
+    _control("--escape", "First character of escapes (~), or none.", _RUN, "sign", "SIGN"),
+)
 _HELP = ("-h", "--help")
 #: The name of a script that was read from there.
 STANDARD_INPUT = "stdin"
@@ -104,7 +91,6 @@ class Words:
         return any(option.key == key for option in self.texts)
 
     def text_of(self, key: str) -> str | None:
-        """Return the text of the option of this key, None if it is not given."""
         return next((texts[-1] for option, texts in self.texts.items() if option.key == key), None)
 
 

@@ -125,7 +125,13 @@ def queue(line: JobLine, client: Connection, *, shown: str | None = None) -> int
         request = client.addressed(request_of(line, slurm=slurm))
         reply = client.submit(**request)
     if not values["no_warnings"]:
-        _tell_notes(reply)
+        notes = list(reply.get("notes", ()))
+        if reply.get("drain") is not None:
+            from drfd_cli.output import drain_notices
+
+            notes = [*drain_notices(reply), *notes]
+        for text in notes:
+            say(text)
         warn(line, request, called="drf submit" if shown is None else "sbatch")
     if values["as_json"]:
         shown = _JSON
@@ -138,17 +144,6 @@ def queue(line: JobLine, client: Connection, *, shown: str | None = None) -> int
     from drfd_cli.commands.submit import wait_for_end
 
     return wait_for_end(client, reply["id"], is_quiet=values["quiet"])
-
-
-def _tell_notes(reply: SubmitReply) -> None:
-    """Print what the daemon has to say of a submission."""
-    if reply.get("drain") is not None:
-        from drfd_cli.output import drain_notices
-
-        for text in drain_notices(reply):
-            say(text)
-    for text in reply.get("notes", ()):
-        say(text)
 
 
 def _print_id(shown: str, reply: SubmitReply) -> None:

@@ -107,10 +107,6 @@ _STATE_STYLES = {
 }
 
 
-def _state(state: str) -> Painted:
-    return Painted(state, _STATE_STYLES.get(state, "hot"))
-
-
 def _label(job: JobView) -> str:
     if "array_tasks" not in job:
         return output.label(job)
@@ -150,18 +146,6 @@ def _ran(job: JobView) -> str:
     return output.show_run_time(ran_s, has_ended=True)
 
 
-def _runs(job: JobView) -> int:
-    return job["all_runs"]["runs"] if "all_runs" in job else int(job["started_at"] is not None)
-
-
-def _of_all_runs(name: str) -> Callable[[JobView], object]:
-    def value(job: JobView) -> object:
-        found: Mapping[str, object] = used(job)
-        return found[name]
-
-    return value
-
-
 def _ended(at_s: float) -> str:
     if output.width() >= _WIDE:
         return output.show_time(at_s)
@@ -175,7 +159,8 @@ JOBS = by_key(
            squeue="j NAME name stepname", sacct="JobName"),
     field("user", most=_NAME, least=8, squeue="u USER username", sacct="User 9"),
     field("pool", most=_NAME, rank=4, squeue="a ACCOUNT account", sacct="Account"),
-    field("state", show=_state, is_fixed=True),
+    field("state", show=lambda state: Painted(state, _STATE_STYLES.get(state, "hot")),
+          is_fixed=True),
     column("code", "CODE", _code),
     Column("CORES", lambda job: output.show_cores_of(job["demand"]), "cores",
            at("cores", of="demand"), is_right=True, rank=1),
@@ -230,10 +215,13 @@ PAST_JOBS: Columns = {
     **JOBS,
     **by_key(
         *(_right(name, show=show, of="used") for name, show in _USED.items()),
-        column("runs", "RUNS", _runs, is_right=True),
+        column("runs", "RUNS", lambda job: (
+            job["all_runs"]["runs"] if "all_runs" in job else int(job["started_at"] is not None)
+        ), is_right=True),
         *(
-            column(f"all_{name}", f"ALL {name.upper().replace('_', ' ')}", _of_all_runs(name),
-                   show_duration, is_right=True)
+            column(f"all_{name}", f"ALL {name.upper().replace('_', ' ')}",
+                   partial(lambda name, job: at(name)(used(job)), name), show_duration,
+                   is_right=True)
             for name in ("wall_seconds", "suspended_seconds", "cpu_seconds")
         ),
         # For people, use beside demand.

@@ -81,7 +81,6 @@ class TextTable:
         return self.lines_of([[column.show(item) for column in self.columns] for item in items])
 
     def lines_of(self, rows: Sequence[Sequence[object]]) -> list[str]:
-        """Return the lines of rows of cells."""
         cells = [*map(list, zip(*rows, strict=True))] or [[] for _ in self.columns]
         # Most cells of a column are alike.
         texts = [
@@ -252,7 +251,6 @@ def with_values(columns: Iterable[Column], rows: Sequence[Any]) -> list[Column]:
 
 
 def echo(lines: Iterable[str]) -> None:
-    """Print lines of a table on stdout."""
     click.echo("\n".join(lines), color=has_colour())
 
 
@@ -269,5 +267,4 @@ def print_items(
 
 
 def print_rows(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table of rows of cells."""
     echo([*TextTable(columns).lines_of([*rows]), ""])

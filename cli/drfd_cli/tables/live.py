@@ -113,7 +113,6 @@ def _spent(at_s: float, row: SnapshotRow) -> Painted:
 
 
 def _evidence(row: SnapshotRow) -> Mapping[str, Any]:
-    """Return the evidence of the reason."""
     return row["reason"]["evidence"] if row["reason"] else {}
 
 
@@ -124,11 +123,6 @@ def _amount(key: str, row: SnapshotRow) -> str:
 
 def _code(row: SnapshotRow) -> str:
     return row["reason"]["code"] if row["reason"] else "-"
-
-
-def _waits_for(row: SnapshotRow) -> Painted:
-    style = "held" if row["state"] == "HELD" else "plain"
-    return Painted(_evidence(row).get("waits_for") or _code(row), style)
 
 
 def _start(at_s: float, row: SnapshotRow) -> str:
@@ -156,11 +150,6 @@ def _until(at_s: float, row: SnapshotRow) -> str:
     return time.strftime("%H:%M" if is_near else "%b %d", time.localtime(until_s))
 
 
-def _outcome(row: SnapshotRow) -> Painted:
-    outcome = row["outcome"] or row["state"]
-    return Painted(outcome, _OUTCOMES.get(outcome, "hot"))
-
-
 def _ago(at_s: float, row: SnapshotRow) -> str:
     ended_s = row["ended_at"]
     if ended_s is None:
@@ -171,7 +160,6 @@ def _ago(at_s: float, row: SnapshotRow) -> str:
 
 
 def live_columns(at_s: float) -> Columns:
-    """Return the columns of rows of a snapshot at this time."""
     own = (each for key, each in JOBS.items() if key not in _UNKNOWN)
     return by_key(
         *own,
@@ -194,13 +182,18 @@ def live_columns(at_s: float) -> Columns:
         right("TIME", partial(_spent, at_s), "spent", least=13),
         right("START", partial(_start, at_s), "start", least=6),
         Column("EXPECTED START", _expected, "expected_start", least=16),
-        Column("WAITS FOR", _waits_for, "waits_for", least=15, most=18),
+        Column("WAITS FOR", lambda row: Painted(
+            _evidence(row).get("waits_for") or _code(row),
+            "held" if row["state"] == "HELD" else "plain",
+        ), "waits_for", least=15, most=18),
         right("NEEDS", partial(_amount, "needed"), "needed", least=5, rank=2),
         right("FREE", partial(_amount, "free"), "free", least=5, rank=1),
         Column("BLOCKED BY", lambda row: _evidence(row).get("blocked_by") or "-", "blocked_by",
                least=14, most=26, rank=3),
         right("UNTIL", partial(_until, at_s), "until", least=6, rank=4),
-        Column("OUTCOME", _outcome, "outcome", least=14),
+        Column("OUTCOME", lambda row: Painted(
+            outcome := row["outcome"] or row["state"], _OUTCOMES.get(outcome, "hot")
+        ), "outcome", least=14),
         right("RAN", lambda row: (
             show_duration(run_s(row, at_s)) if row["started_at"] else "-"
         ), "ran", least=7),

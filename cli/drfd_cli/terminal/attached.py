@@ -106,7 +106,6 @@ class Attachment(ABC):
             self._line = WaitingLine(client.another(), job_id)
 
     def attend(self) -> JobView:
-        """Relay until the job has ended, and return the ended job."""
         relay = self._relay
         with SignalWakeup() as wakeup:
             while True:
@@ -114,14 +113,19 @@ class Attachment(ABC):
                 writes = relay.writes() if relay else []
                 reply, ready = self._watch.poll(_POLL_S, streams, writes)
                 if reply is None and not ready:
-                    _load_messages()
+                    # The job may outlast this release of drf: its messages are loaded now.
+                    import drfd_cli.output  # noqa: F401
                 if wakeup in ready:
                     os.read(wakeup, 4096)
                 if not ready.isdisjoint(self._sources()):
                     self._serve()
                 self._handle_signals()
                 if relay is not None:
-                    self._relay_bytes(relay, ready)
+                    if relay.is_open and not relay.terminal.is_raw:
+                        # Take the terminal back if we are in the foreground again.
+                        relay.terminal.go_raw(discard_input=False)
+                    for command in relay.transfer(ready):
+                        self._obey(command, relay)
                 if reply is not None and not reply["ended"]:
                     return self._give_up(reply["never"][0])
                 if reply is not None:
@@ -144,13 +148,6 @@ class Attachment(ABC):
     @abstractmethod
     def _detach(self, relay: PtyRelay) -> None:
         """Leave the job, which goes on, and exit."""
-
-    def _relay_bytes(self, relay: PtyRelay, ready: set[int]) -> None:
-        if relay.is_open and not relay.terminal.is_raw:
-            # Take the terminal back if we are in the foreground again.
-            relay.terminal.go_raw(discard_input=False)
-        for command in relay.transfer(ready):
-            self._obey(command, relay)
 
     def _obey(self, command: EscapeCommand, relay: PtyRelay) -> None:
         from drfd_cli.terminal.relay import EscapeCommand
@@ -369,11 +366,6 @@ class SignalWakeup:
         signal.set_wakeup_fd(self._before)
         os.close(self._out)
         os.close(self._into)
-
-
-def _load_messages() -> None:
-    """Import now what will be needed for messages: the job may outlast this release of drf."""
-    import drfd_cli.output  # noqa: F401  # it is only loaded
 
 
 def announce(*lines: str) -> None:

@@ -162,13 +162,11 @@ class TerminalKeeper:
         self._visitor: _socket.socket | None = None
 
     def listen(self) -> None:
-        """Wait for visitors from now on. Raises OSError."""
         with at_socket(self._place) as address:
             self._listener.bind(address)
         self._listener.listen(_BACKLOG)
 
     def keep(self) -> None:
-        """Serve the job and visitors until the job has ended."""
         reply = None
         while reply is None or not reply["ended"]:
             if reply is not None:
@@ -177,27 +175,24 @@ class TerminalKeeper:
                 self._watch.repeat()
             reply, ready = self._watch.poll(_POLL_S, self._reads())
             if self._entrance.fileno() in ready:
-                self._serve_job()
+                # A run of the job: it may run again, after a failure or when it was preempted. Its
+                # process may just have been killed.
+                with suppress(OSError):
+                    self._entrance.serve(self._pty)
             if self._listener.fileno() in ready:
                 self._admit()
             elif self._visitor is not None and self._visitor.fileno() in ready:
                 self._hear(self._visitor)
             if self._visitor is None:
                 self._pty.look_again()
-                self._copy()
+                while piece := self._pty.read():
+                    # On a full disk the output is lost, but the job does not block.
+                    with suppress(OSError):
+                        write_all(self._file, piece)
 
     def _reads(self) -> list[int]:
         others = self._pty.outputs() if self._visitor is None else [self._visitor.fileno()]
         return [self._entrance.fileno(), self._listener.fileno(), *others]
-
-    def _serve_job(self) -> None:
-        """Give a run of the job its terminal. It may run again: after a failure, or when it has
-        been preempted."""
-        try:
-            self._entrance.serve(self._pty)
-        except OSError:
-            # Its process has just been killed.
-            pass
 
     def _admit(self) -> None:
         """Lend the terminal to a visitor, instead of the one that has it."""
@@ -236,14 +231,6 @@ class TerminalKeeper:
         if said[:1] == LEAVE:
             self._pty.remember(said[1:])
 
-    def _copy(self) -> None:
-        while piece := self._pty.read():
-            try:
-                write_all(self._file, piece)
-            except OSError:
-                # The disk is full: the output is lost, but the job does not block.
-                continue
-
     def release(self) -> None:
         """Close what another process has open, too, and goes on with."""
         os.close(self._file)
@@ -251,7 +238,6 @@ class TerminalKeeper:
         self._listener.close()
 
     def stop_listening(self) -> None:
-        """Let no visitor find this place any more."""
         with suppress(OSError):
             os.unlink(self._place)
 

@@ -390,7 +390,6 @@ class PtyRelay(Pty):
         write_all(self._screen, b"\n")
 
     def drain(self) -> None:
-        """Show the rest of an ended job's output."""
         deadline = time.monotonic() + _DRAIN_S
         while self.is_open and time.monotonic() < deadline:
             select.select([self._master], [], [], _DRAIN_S)

@@ -200,8 +200,13 @@ def application(place: str, connection: Connection, feed: Feed) -> Starlette:
             return _error(503, "the daemon has not answered earlier questions yet")
 
         def answer() -> Response:
-            with closing(connection.another()) as asked:
-                return _answer(lambda: question(asked))
+            try:
+                with closing(connection.another()) as asked:
+                    return Response(_json(question(asked)), media_type="application/json")
+            except DrfdError as error:
+                statuses = {Unavailable: 503, NotPermitted: 403}
+                found = (code for kind, code in statuses.items() if isinstance(error, kind))
+                return _error(next(found, 404), str(error))
 
         def forget(_: object) -> None:
             feed.asked -= 1
@@ -301,21 +306,6 @@ def _history(asked: Connection, query: Any, feed: Feed) -> dict[str, object]:
             raise Refused("bad-value", "at is not a time")
     page = asked.request("history", past=past, limit=_ENDED, after=after)
     return {"after": page["after"], **feed.table("ended", page["jobs"], time.time())}
-
-
-def _answer(ask: Callable[[], object]) -> Response:
-    try:
-        return _reply(ask())
-    except Unavailable as error:
-        return _error(503, str(error))
-    except NotPermitted as error:
-        return _error(403, str(error))
-    except DrfdError as error:
-        return _error(404, str(error))
-
-
-def _reply(value: object) -> Response:
-    return Response(_json(value), media_type="application/json")
 
 
 def _error(status: int, text: str) -> Response:

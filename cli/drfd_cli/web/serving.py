@@ -180,7 +180,6 @@ def serve(
 
 
 def server_of(app: ASGIApp) -> uvicorn.Server:
-    """Return the server of the page."""
     return _Server(
         uvicorn.Config(
             app, http="h11", ws="none", lifespan="off", interface="asgi3",
