@@ -414,12 +414,6 @@ def has_run(job: JobView) -> bool:
     return job["started_at"] is not None or bool(job.get("attempts"))
 
 
-def before_start(job: JobView) -> str:
-    if job["outcome"] is not None:
-        return f"it ended before it started: {why_line(job)}"
-    return "not started yet"
-
-
 def tell_never(job: JobView) -> None:
     """Print that a job that is being waited for can never start."""
     why = "" if job["reason"] is None else job["reason"]["text"]

@@ -53,7 +53,9 @@ def print_tables(work: Workload, capacity: Resources, runs: Runs, *, users: bool
     for name, text in _heading(work, capacity, shown):
         output.tell(f"{name:<9}{text}")
     found = shown["runs"]
-    _print_measures(found)
+    columns = [Column(""), *(right(run["label"], is_fixed=True) for run in found)]
+    rows = [[name, *map(show, found)] for name, show in _rows(found) if any(map(show, found))]
+    print_rows(columns, rows)
     if users:
         _print_users(found)
 
@@ -90,14 +92,6 @@ def _amounts(capacity: Resources) -> list[tuple[str, int]]:
     return [(name, amount) for name, amount in pairs if amount]
 
 
-def _print_measures(runs: list[View]) -> None:
-    columns = [Column(""), *(right(run["label"], is_fixed=True) for run in runs)]
-    rows = [
-        [name, *(show(run) for run in runs)] for name, show in _rows(runs) if any(map(show, runs))
-    ]
-    print_rows(columns, rows)
-
-
 def _rows(runs: list[View]) -> list[tuple[str, Callable[[View], str]]]:
     def of(*path: str | int, by: Callable[[Any], str]) -> Callable[[View], str]:
         def show(run: Any) -> str:
@@ -109,6 +103,9 @@ def _rows(runs: list[View]) -> list[tuple[str, Callable[[View], str]]]:
 
     spread = (("mean", "mean"), ("median", "median"), ("95 %", "p95"), ("99 %", "p99"))
     resources = dict.fromkeys(name for run in runs for name, part in run["use"].items() if part)
+    shares = {run["largest_job"]["share"] for run in runs if run["largest_job"]}
+    windows = [run["promise_kept"]["worst_window"] for run in runs]
+    lengths = {each["length_s"] for each in windows if each}
     return [
         ("jobs run", of("jobs", by=_count)),
         ("never started", lambda run: _count(run["unstarted"]) if run["unstarted"] else ""),
@@ -117,7 +114,8 @@ def _rows(runs: list[View]) -> list[tuple[str, Callable[[View], str]]]:
         *((f"use of {name}", of("use", name, by=_percent)) for name in resources),
         ("promises kept while waiting, mean user", of("promise_kept", "mean", by=_percent)),
         ("… least kept to a user", of("promise_kept", "least", by=_kept)),
-        (f"… in the worst {_window(runs)}", of("promise_kept", "worst_window", by=_kept)),
+        (f"… in the worst {'hour' if lengths == {3600} else 'day'}",
+         of("promise_kept", "worst_window", by=_kept)),
         ("waiting users who envy another", of("envy", by=_percent)),
         *(
             (
@@ -127,10 +125,11 @@ def _rows(runs: list[View]) -> list[tuple[str, Callable[[View], str]]]:
             for at in range(len(SIZES) + 1)
             if any(run["longest_wait_s"][at]["jobs"] for run in runs)
         ),
-        (f"wait of the largest job{_largest(runs)}", of("largest_job", "wait_s", by=show_duration)),
+        (f"wait of the largest job{f' ({max(shares):.0%})' if shares else ''}",
+         of("largest_job", "wait_s", by=show_duration)),
         ("jobs per hour", of("jobs_per_hour", by=_figure)),
         ("last end", of("span_s", by=show_duration)),
-    ]
+    ]  # fmt: skip
 
 
 def _size(at: int) -> str:
@@ -142,17 +141,6 @@ def _size(at: int) -> str:
         if at == len(bounds)
         else f"of {bounds[at - 1]} to {bounds[at]}"
     )
-
-
-def _largest(runs: list[View]) -> str:
-    shares = {run["largest_job"]["share"] for run in runs if run["largest_job"]}
-    return f" ({max(shares):.0%})" if shares else ""
-
-
-def _window(runs: list[View]) -> str:
-    found = [run["promise_kept"]["worst_window"] for run in runs]
-    lengths = {each["length_s"] for each in found if each}
-    return "hour" if lengths == {3600} else "day"
 
 
 def _print_users(runs: list[View]) -> None:

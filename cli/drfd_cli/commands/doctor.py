@@ -15,7 +15,7 @@ from drfd_cli.options import connect, prints_result
 from drfd_cli.output import Result
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import CoresAndMemory, DoctorReply, StrayView, WindowView
+    from drfd.protocol.replies import CoresAndMemory, DoctorReply, StrayView
 
 
 #: Seconds that the launcher is waited for.
@@ -78,7 +78,10 @@ def _show(reply: DoctorReply) -> None:
     for notice in output.drain_notices(reply):
         output.tell(notice)
     for window in reply["windows"]:
-        output.tell(f"maintenance window {output.clean(_window(window))}")
+        times = f"{clock_time(window['start'])} to {clock_time(window['end'])}"
+        week = ", each week" if window["weekly"] else ""
+        about = f": {window['reason']}" if window["reason"] else ""
+        output.tell(f"maintenance window {window['name']} ({times}{week}){about}")
     for hourly in reply["limit_hours"]:
         output.tell(hourly["text"])
     for warning in reply["warnings"]:
@@ -89,13 +92,6 @@ def _show(reply: DoctorReply) -> None:
         output.tell(f"warning: {output.clean(_stray(each))}")
     for cure in reply["cures"]:
         output.tell(f"cure: {output.clean(cure)}")
-
-
-def _window(window: WindowView) -> str:
-    times = f"{clock_time(window['start'])} to {clock_time(window['end'])}"
-    week = ", each week" if window["weekly"] else ""
-    about = f": {window['reason']}" if window["reason"] else ""
-    return f"{window['name']} ({times}{week}){about}"
 
 
 def _shared_reason(controls: list[str]) -> str:

@@ -29,7 +29,7 @@ from drfd_cli.tables.columns import (
 from drfd_cli.tables.layout import print_items, right
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import AccountView, JobCurveView, JobView, ReportReply
+    from drfd.protocol.replies import JobCurveView, JobView, ReportReply
 
 
 #: Jobs shown by default, and the most jobs of one reply.
@@ -120,19 +120,6 @@ def _key(row: Mapping[str, object], *, key: str) -> str:
     return str(row[key]) if row.get(key) is not None else ""
 
 
-def _throttled(row: AccountView) -> str:
-    is_known = row["throttled_unknown_jobs"] != row["jobs"]
-    return show_duration(row["throttled_us"] / 1e6) if is_known else "-"
-
-
-def _gpu_memory(row: AccountView) -> str:
-    """Return the highest memory of a job on one of its GPUs, or of jobs that were given none, on
-    all that they used."""
-    single = row[_GPU_SINGLE_PEAK]
-    peak = row[_GPU_PEAK] if single is None else single
-    return size_or_dash(peak)
-
-
 def _bar(row: Mapping[str, Any], *, kind: charts.CurveKind) -> str:
     """Return a curve, scaled to the demand."""
     points: JobCurveView | None = row.get("curve")
@@ -193,8 +180,14 @@ REPORT = by_key(
     right("MEM%", partial(_efficiency, "memory"), "memory_percent"),
     *(right(f"{what.upper()}%", partial(_efficiency, what), f"{what}_percent")
       for what in (*_DISK, _GPU)),
-    right("GPU MEM", _gpu_memory, "gpu_memory"),
-    right("THROTTLED", _throttled, "throttled", rank=1),
+    # The highest of a job on one of its GPUs, or of jobs that were given none, on all they used.
+    right("GPU MEM", lambda row: size_or_dash(
+        row[_GPU_PEAK] if row[_GPU_SINGLE_PEAK] is None else row[_GPU_SINGLE_PEAK]
+    ), "gpu_memory"),
+    right("THROTTLED", lambda row: (
+        "-" if row["throttled_unknown_jobs"] == row["jobs"]
+        else show_duration(row["throttled_us"] / 1e6)
+    ), "throttled", rank=1),
     *(Column(head, partial(_bar, kind=kind), f"curve_{kind}", is_fixed=True, rank=2)
       for kind, head in _CURVES.items()),
 )  # fmt: skip

@@ -352,7 +352,10 @@ def output_of(job: JobView, *, errors: bool) -> tuple[str, str]:
     path = job["stderr" if errors else "stdout"]
     if path is None:
         return "", "only its owner is told where it is"
-    return path, "" if output.has_run(job) else output.before_start(job)
+    if output.has_run(job):
+        return path, ""
+    ended = f"it ended before it started: {output.why_line(job)}"
+    return path, "not started yet" if job["outcome"] is None else ended
 
 
 def tail_of(path: str, most_bytes: int, most_lines: int) -> tuple[list[str], str]:

@@ -16,21 +16,13 @@ from drfd_cli.tables.columns import at, by_key, column, counts, field, percent, 
 from drfd_cli.tables.layout import print_items, right
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import MachineView, NodesReply, NodeView, ResourcesView, SharesReply
+    from drfd.protocol.replies import MachineView, NodesReply, ResourcesView, SharesReply
 
 
 def branch(path: str) -> str:
     """Return the last part of a node's path, indented by its depth in the tree."""
     *above, name = path.split(".")
     return "  " * (len(above) - 1) + name.replace("%2E", ".").replace("%25", "%")
-
-
-def debt_words(node: NodeView) -> str:
-    """Return the dominant-share-hours that reservations have kept idle, and those allowed."""
-    debt = node.get("debt")
-    if debt is None:
-        return "-"
-    return f"{show_share_hours(debt['owed_hours'])}/{show_share_hours(debt['allowed_hours'])} h"
 
 
 def weight_words(weight: float | dict[str, float]) -> str:
@@ -60,7 +52,10 @@ POOLS = by_key(
     # For people.
     right("WEIGHT", lambda node: weight_words(node["weight"]), "weight", rank=4, is_fixed=True),
     right("IO R/W", lambda node: output.show_io(node["usage"]), "io", rank=3),
-    right("DEBT", debt_words, "debt"),
+    # The dominant-share-hours that reservations have kept idle, and those allowed.
+    right("DEBT", lambda node: "-" if (debt := node.get("debt")) is None else (
+        f"{show_share_hours(debt['owed_hours'])}/{show_share_hours(debt['allowed_hours'])} h"
+    ), "debt"),
 )  # fmt: skip
 _SHOWN = (
     *("path", "weight", "entitlement", "dominant_share", "dominant_resource", "satisfaction"),

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
         JobView,
         ResourcesView,
         ShowReply,
-        TasksView,
         UsedView,
         WhyReply,
     )
@@ -303,7 +302,11 @@ def _why_view(reply: WhyReply) -> Mapping[str, object]:
 def _show_why(reply: WhyReply) -> None:
     job, notes, advice = reply["job"], reply.get("notes", []), reply.get("advice")
     if "array" in reply:
-        output.tell(_tasks(reply["array"]))
+        array, parts = reply["array"], []
+        for state, count in sorted(array["counts"].items()):
+            which = output.shorten(array["indices"].get(state, ""), _WHY_INDICES)
+            parts.append(f"{count} {state}{f' ({which})' * bool(which)}")
+        output.tell(f"array {array['id']} of {array['tasks']} tasks: {', '.join(parts)}")
     verb = f"is {job['state']}"
     if job["reason"] is not None:
         verb, line = "waits", output.why_line(job)
@@ -332,15 +335,6 @@ def _show_why(reply: WhyReply) -> None:
     again = _retry(reply)
     if again is not None:
         output.tell(f"again: {again}")
-
-
-def _tasks(array: TasksView) -> str:
-    """Return how many tasks of an array are in each state, and which of them did not complete."""
-    parts = []
-    for state, count in sorted(array["counts"].items()):
-        which = array["indices"].get(state, "")
-        parts.append(f"{count} {state}{f' ({output.shorten(which, _WHY_INDICES)})' * bool(which)}")
-    return f"array {array['id']} of {array['tasks']} tasks: {', '.join(parts)}"
 
 
 def _enough(most_bytes: int, job: JobView) -> int:

@@ -32,15 +32,14 @@ from drfd_cli.slurm.grammar import SACCT, SCANCEL, SEFF, SINFO, SQUEUE, parts, s
 )
 def squeue(words: list[str]) -> int:
     found = SQUEUE.read_options(words)
-    if _tells_words(found, fields.SIGNS, fields.WORDS, known.STATES):
-        return 0
-    return _repeated(found, _list_queue)
+    return _listed(found, _list_queue, fields.SIGNS, fields.WORDS, known.STATES)
 
 
-def _tells_words(
-    found: Mapping[str, object], signs: Iterable[str], words: Iterable[str], states: Iterable[str]
-) -> bool:
-    """Print the words that may be chosen from, if that is asked for; return whether it is."""
+def _listed(
+    found: Mapping[str, list[str]], once: Callable[[Mapping[str, list[str]]], int],
+    signs: Iterable[str], words: Iterable[str], states: Iterable[str],
+) -> int:  # fmt: skip
+    """Print a list, or again and again, as --iterate asks; or the words that may be chosen from."""
     there = {
         "helpformat": [f"%{sign}" for sign in signs if len(sign) == 1],
         "helpFormat": sorted(words), "helpstate": states,
@@ -48,13 +47,8 @@ def _tells_words(
     asked = there.keys() & found.keys()
     for option in asked:
         click.echo(" ".join(there[option]))
-    return bool(asked)
-
-
-def _repeated(
-    found: Mapping[str, list[str]], once: Callable[[Mapping[str, list[str]]], int]
-) -> int:
-    """Print a list, or again and again, as --iterate asks."""
+    if asked:
+        return 0
     if "iterate" not in found:
         return once(found)
     every = found["iterate"][-1]
@@ -355,10 +349,8 @@ def _meant(client: Connection, select: fields.View) -> list[fields.View]:
     has_short_help=False,
 )
 def sinfo(words: list[str]) -> int:
-    found = SINFO.read_options(words)
-    if _tells_words(found, lookup.NODE_SIGNS, lookup.NODE_WORDS, known.NODE_STATES):
-        return 0
-    return _repeated(found, _list_machine)
+    found, signs = SINFO.read_options(words), lookup.NODE_SIGNS
+    return _listed(found, _list_machine, signs, lookup.NODE_WORDS, known.NODE_STATES)
 
 
 #: The heads and the fields of `sinfo -T`.

@@ -80,9 +80,10 @@ def command(
     told: list[bool] = []
     return Result(
         show=lambda: told.append(_show(reply)),
-        view=lambda: _view(reply),
+        view=lambda: {"done": reply["done"], "jobs": reply["ended"],
+                      **({"never": reply["never"]} if reply.get("never") else {})},
         finish=lambda: _finish(client, wanted, reply, any_one=any_one, is_told=any(told)),
-    )
+    )  # fmt: skip
 
 
 def wait_for(
@@ -100,12 +101,6 @@ def wait_for(
         return client.wait(ids, any_one=any_one, timeout_s=timeout_s, meanwhile=progress.look)
     finally:
         progress.clear()
-
-
-def _view(reply: WaitReply) -> Mapping[str, object]:
-    never = reply.get("never", [])
-    told = {"done": reply["done"], "jobs": reply["ended"]}
-    return {**told, **({"never": never} if never else {})}
 
 
 def _show(reply: WaitReply) -> bool:

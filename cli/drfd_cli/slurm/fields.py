@@ -203,10 +203,6 @@ def _disk(name: str) -> Callable[[View], str]:
     return lambda job: "" if (n := used(job, name)) is None else f"{n / (1 << 20):.2f}M"
 
 
-def _tres(job: View) -> str:
-    return ",".join([f"cpu={cpus(job)}", f"mem={_memory(job)}", "node=1", *_gres(job, "=")])
-
-
 def _cpu_seconds(job: View) -> float:
     return elapsed_s(job) * cpus(job)
 
@@ -306,7 +302,9 @@ _FIELDS: tuple[tuple[str, str, Callable[[View], str]], ...] = (
     ("", "TotalCPU", _cpu_time),
     ("", "CPUTime", lambda job: span(_cpu_seconds(job), whole=True)),
     ("", "CPUTimeRAW", lambda job: str(int(_cpu_seconds(job)))),
-    ("{tres-alloc} TRES_ALLOC tres", "ReqTRES AllocTRES", _tres),
+    ("{tres-alloc} TRES_ALLOC tres", "ReqTRES AllocTRES", lambda job: ",".join(
+        [f"cpu={cpus(job)}", f"mem={_memory(job)}", "node=1", *_gres(job, "=")]
+    )),
     ("Z WORK_DIR workdir", "", lambda job: str(job["cwd"] or "(null)")),
     ("", "WorkDir 20", lambda job: str(job["cwd"] or "")),
     ("o COMMAND command", "SubmitLine 20",

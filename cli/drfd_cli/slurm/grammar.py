@@ -156,15 +156,11 @@ class Grammar:
         }
         # With some values, and among several machines, these do something.
         dumb = (self.without_effect | self.said_nothing) - {"exclusive", "nodelist", "constraint"}
-        known = [word for each, word in words.items() if each not in dumb]
-        return [
-            *([f"Options, as in Slurm's manual: {', '.join(known)}."] if known else []),
-            *(
-                [f"Without effect here: {', '.join(map(words.__getitem__, sorted(dumb)))}."]
-                if dumb
-                else []
-            ),
-        ]
+        there = {
+            "Options, as in Slurm's manual": [words[each] for each in words if each not in dumb],
+            "Without effect here": [words[each] for each in sorted(dumb)],
+        }
+        return [f"{title}: {', '.join(each)}." for title, each in there.items() if each]
 
     def read(self, words: list[str]) -> tuple[dict[str, list[str]], list[str]]:
         """Read options anywhere, and variables in place of those that the words lack; warn of

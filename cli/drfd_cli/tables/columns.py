@@ -146,12 +146,6 @@ def _ran(job: JobView) -> str:
     return output.show_run_time(ran_s, has_ended=True)
 
 
-def _ended(at_s: float) -> str:
-    if output.width() >= _WIDE:
-        return output.show_time(at_s)
-    return time.strftime("%m-%d %H:%M", time.localtime(at_s))
-
-
 #: The columns of a job in the queue.
 JOBS = by_key(
     Column("ID", _label, "id", at("id"), is_right=True, is_fixed=True),
@@ -225,7 +219,10 @@ PAST_JOBS: Columns = {
             for name in ("wall_seconds", "suspended_seconds", "cpu_seconds")
         ),
         # For people, use beside demand.
-        Column("ENDED", lambda job: _ended(job["ended_at"]), "ended"),
+        Column("ENDED", lambda job: (
+            output.show_time(job["ended_at"]) if output.width() >= _WIDE
+            else time.strftime("%m-%d %H:%M", time.localtime(job["ended_at"]))
+        ), "ended"),
         Column("TIME", _ran, "ran", is_right=True),
         Column("CORES", _mean_cores, "cores_used", is_right=True),
         Column("MEM", lambda job: (

@@ -301,7 +301,9 @@ class PtyRelay(Pty):
             self._signal(group, signal.SIGTSTP)
             self._has_stopped_itself = self._stops(group)
             self._signal(group, signal.SIGSTOP)
-            self._show_rest()
+            # What it has written before.
+            while self.is_open and select.select([self._master], [], [], 0)[0]:
+                self._show_output()
         self.leave_screen()
 
     def _stops(self, group: int) -> bool:
@@ -315,11 +317,6 @@ class PtyRelay(Pty):
             if self.is_open:
                 self._show_output()
         return _is_stopped(group)
-
-    def _show_rest(self) -> None:
-        """Show what a stopped group has written before."""
-        while self.is_open and select.select([self._master], [], [], 0)[0]:
-            self._show_output()
 
     def leave_screen(self) -> None:
         """Give the terminal the modes that it had before the job's program took the screen."""

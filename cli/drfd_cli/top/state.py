@@ -310,7 +310,10 @@ def press(
     if state.prompt is not None:
         return _answer(state, state.prompt, key)
     if state.is_typing:
-        return _type(state, key), None
+        text = "" if key == "esc" else _typed(state.row_filter.text, key)
+        is_typing = key not in ("enter", "down", "up", "tab", "esc")
+        row_filter = replace(state.row_filter, text=text)
+        return replace(state, is_typing=is_typing, row_filter=row_filter), None
     if key in ("?", "f1") and state.page is not Page.HELP:
         under = (*state.under, state.page)
         return replace(state, page=Page.HELP, under=under, scroll=0), None
@@ -349,14 +352,6 @@ def selected(state: State, lists: Lists) -> SnapshotRow | None:
         return next(listed, state.job)
     rows = [] if state.page is Page.HELP or state.panel is TopPanel.TREE else lists[state.panel]
     return rows[cursor(state, state.panel, rows)] if rows else None
-
-
-def _type(state: State, key: str) -> State:
-    text = _typed(state.row_filter.text, key)
-    if key in ("enter", "down", "up", "tab", "esc"):
-        text = "" if key == "esc" else text
-        state = replace(state, is_typing=False)
-    return replace(state, row_filter=replace(state.row_filter, text=text))
 
 
 def _typed(text: str, key: str) -> str:
