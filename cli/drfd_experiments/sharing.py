@@ -184,25 +184,6 @@ def simulate(seed: int, *, nodes: int, phase_s: int, task_s: float) -> Shares:
 
 def figure8(seed: int, *, nodes: int = NODES, phase_s: int = _PHASE_S) -> Figure:
     shares = simulate(seed, nodes=nodes, phase_s=phase_s, task_s=_TASK_S)
-    return Figure(
-        name="fig8",
-        title="Figure 8: two jobs whose tasks change every two minutes, under DRF",
-        about=[
-            f"{nodes} nodes with {NODE[0]} CPUs and {NODE[1]} GB each; phases of {phase_s} s.",
-            f"Tasks run about {_TASK_S} s (the paper does not say); each runs on one node.",
-            "A running task keeps what it has: a new phase comes in as the old tasks end.",
-        ],
-        tables=[phase_table(shares, phase_s, nodes), means_over_time(
-            f"Mean shares in each {phase_s // 4} seconds",
-            {f"{job}: {name}": [parts[axis] for parts in shares[job]]
-             for axis, name in enumerate(("CPU", "MEM")) for job in JOBS},
-            phase_s // 4, phase_s // 4,
-        )],
-    )  # fmt: skip
-
-
-def phase_table(shares: Shares, phase_s: int, nodes: int) -> Table:
-    """Return the table of a run from its shares by second."""
     rows: list[list[Cell]] = []
     machine = dict(zip(("CPU", "memory"), (each * nodes for each in NODE), strict=True))
     for number, phase in enumerate(PHASES):
@@ -219,4 +200,19 @@ def phase_table(shares: Shares, phase_s: int, nodes: int) -> Table:
         Header("PHASE"), Header("JOB"), Header("TASK"), Header("CPU", "%"), Header("MEM", "%"),
         Header("DOMINANT", "%"), Header("IF CUT", "%"), Header("THE PAPER"),
     ]  # fmt: skip
-    return Table(title="Mean shares in the second half of each phase", columns=columns, rows=rows)
+    phases = Table(title="Mean shares in the second half of each phase", columns=columns, rows=rows)
+    return Figure(
+        name="fig8",
+        title="Figure 8: two jobs whose tasks change every two minutes, under DRF",
+        about=[
+            f"{nodes} nodes with {NODE[0]} CPUs and {NODE[1]} GB each; phases of {phase_s} s.",
+            f"Tasks run about {_TASK_S} s (the paper does not say); each runs on one node.",
+            "A running task keeps what it has: a new phase comes in as the old tasks end.",
+        ],
+        tables=[phases, means_over_time(
+            f"Mean shares in each {phase_s // 4} seconds",
+            {f"{job}: {name}": [parts[axis] for parts in shares[job]]
+             for axis, name in enumerate(("CPU", "MEM")) for job in JOBS},
+            phase_s // 4, phase_s // 4,
+        )],
+    )  # fmt: skip

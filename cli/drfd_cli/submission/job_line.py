@@ -318,18 +318,13 @@ def remarks(words: Words) -> list[str]:
     """Return a line for each time that could mean something else: of a bare number, which is a
     mistake in scripts, too, always (in Slurm it means minutes), otherwise for a person at a
     terminal."""
-    found = [remark_on_limit(words.text_of("time") or ""), remark_on_start(words.text_of("begin"))]
+    text, unclear = (words.text_of("time") or "").strip(), None
+    if text.isdecimal() or (":" in text and sys.stderr.isatty()):
+        from drfd.common.units import doubt
+
+        unclear = doubt(text)
+    found = [f"time: {unclear}" if unclear else None, remark_on_start(words.text_of("begin"))]
     return [each for each in found if each is not None]
-
-
-def remark_on_limit(text: str) -> str | None:
-    text = text.strip()
-    if not text.isdecimal() and not (":" in text and sys.stderr.isatty()):
-        return None
-    from drfd.common.units import doubt
-
-    unclear = doubt(text)
-    return None if unclear is None else f"time: {unclear}"
 
 
 def remark_on_start(text: str | None) -> str | None:
