@@ -15,7 +15,6 @@ from drfd.launcher.attempt_files import Key
 from drfd.launcher.confinement import cgroup_v1, cgroup_v2
 from drfd.launcher.confinement.cgroup_files import find_mounts, find_unified
 from drfd.launcher.confinement.interface import Confinement
-from drfd.launcher.protocol import AttemptLimits
 
 
 class Kernel:
@@ -212,9 +211,9 @@ def empty_cgroup(purpose: str) -> Iterator[Path]:
             made.rmdir()
 
 
-def enter(place: Confinement, key: Key, limits: AttemptLimits, uid: int) -> None:
+def enter(place: Confinement, key: Key) -> None:
     """Put the calling process into the cgroup of an attempt, as starter.c does or by a move."""
-    entrance = place.entrance(key, limits, uid)
-    moved = () if entrance.cgroup is None else (f"{entrance.cgroup}/cgroup.procs",)
+    entrance = place.entrance(key)
+    moved = (f"{entrance.cgroup}/cgroup.procs",) if entrance.cgroup else ()
     for file in (*moved, *entrance.files):
         Path(file).write_text("0")

@@ -31,7 +31,8 @@ LAUNCHER = (
     *("remove.before-kill", "remove.before-rmdir", "remove.before-unlink", "remove.after-unlink"),
 )
 RUNNER = (
-    *("runner.before-child", "runner.before-launched-record", "runner.after-launched-record"),
+    *("runner.before-child", "runner.amid-mkdir"),
+    *("runner.before-launched-record", "runner.after-launched-record"),
     *("runner.before-exec", "runner.after-exec"),
     *("runner.before-end-record", "runner.after-end-record", "runner.amid-rmdir"),
 )

@@ -246,6 +246,7 @@ class Launcher(Performer[LocalAttempt]):
         if records is not None:
             attempt.uid, attempt.is_notice = records.created["uid"], records.is_notice
             attempt.space = records.created.get("space")
+            self.confinement.adopt(key, records.created["cgroup"] or "")
             self._sweeps.begun(records.created["uid"])
         self._look_for_runner(attempt, records)
 
@@ -459,12 +460,12 @@ class Launcher(Performer[LocalAttempt]):
             attempt_fd = attempt_files.create(self.attempts_fd, key, created)
             try:
                 reach("launch.before-cgroup")
-                settings = self.confinement.create(key, order.limits, order.devices)
+                prepared = self.confinement.create(key, order.limits, order.devices)
                 if not is_notice:
                     self._spaces.make(space)
                 reach("launch.before-fork")
                 job = JobStart(assignment, *account, space)
-                attempt.runner = self._runners.start(job, settings, attempt_fd)
+                attempt.runner = self._runners.start(job, prepared, attempt_fd)
             finally:
                 os.close(attempt_fd)
         except (LimitFailed, OSError, MemoryError, ValueError) as error:
@@ -514,6 +515,7 @@ class Launcher(Performer[LocalAttempt]):
         elif not attempt.runner.pid or records is None or not records.may_have_run:
             self._schedule.add(attempt, POLL_S)
         elif not records.is_over:
+            self.confinement.begun(attempt.key)
             self._happen(attempt, AttemptEvent.RELEASED, records)
 
     def _on_launched(self) -> None:
@@ -521,6 +523,7 @@ class Launcher(Performer[LocalAttempt]):
             attempt = self._attempts.get(key)
             # Its end is reported when the runner is gone, not before.
             if attempt is not None and attempt.runner is not None and attempt.created is not None:
+                self.confinement.begun(key)
                 records = Records(attempt.created, {"pid": attempt.runner.pid}, launched={})
                 self._happen(attempt, AttemptEvent.RELEASED, records)
 
@@ -532,6 +535,8 @@ class Launcher(Performer[LocalAttempt]):
         if records is not None and (records.may_have_run or is_of_old):
             self._happen(attempt, AttemptEvent.ENDED, records)
         else:
+            # Nor is it put on record that a runner cannot make its cgroups where these were to be.
+            self.confinement.insist_on_group()
             attempt.lost_runners += 1
             self._happen(attempt, AttemptEvent.LOST, records)
 

@@ -13,9 +13,9 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 
 from drfd.launcher import attempt_files
-from drfd.launcher.confinement.interface import Entrance, Killing
+from drfd.launcher.confinement.interface import Entrance, Killing, Prepared
 from drfd.launcher.confinement.unconfined import Unconfined
-from drfd.launcher.protocol import Assignment, Devices, read_order
+from drfd.launcher.protocol import Assignment, AttemptLimits, Devices, read_order
 from drfd.launcher.runner import identity
 from drfd.launcher.runner.starter import plan
 from drfd.launcher.runner.starter.plan import JobStart, Plans
@@ -28,7 +28,7 @@ from drfd.linux.sealed import seal
 class Closed(Unconfined):
     """A place that cannot be entered."""
 
-    def entrance(self, key: object, limits: object, uid: object) -> Entrance:
+    def entrance(self, key: object) -> Entrance:
         return Entrance(files=("/dev/full",))
 
 
@@ -62,8 +62,23 @@ class Unified(Unconfined):
         with open(f"{directory}/cgroup") as file:
             self._directory = file.read()
 
-    def entrance(self, key: object, limits: object, uid: object) -> Entrance:
+    def entrance(self, key: object) -> Entrance:
         return Entrance(cgroup=self._directory)
+
+
+class Made(Unconfined):
+    """Cgroups that the runner makes, one in the other, below the directory that `top` names."""
+
+    def __init__(self, directory: str) -> None:
+        super().__init__("a test")
+        with open(f"{directory}/top") as file:
+            self._top = file.read()
+
+    def create(self, key: object, limits: AttemptLimits, devices: Devices) -> Prepared:
+        return Prepared(makes=2)
+
+    def directories(self, key: object) -> list[str]:
+        return [f"{self._top}/not-made", f"{self._top}/one/two", f"{self._top}/one"]
 
 
 class Stopped(Unconfined):
@@ -74,7 +89,7 @@ class Stopped(Unconfined):
         self._fifo = f"{directory}/stopped"
         os.mkfifo(self._fifo)
 
-    def entrance(self, key: object, limits: object, uid: object) -> Entrance:
+    def entrance(self, key: object) -> Entrance:
         return Entrance(files=(self._fifo,))
 
 
@@ -90,6 +105,7 @@ def start(request: dict) -> int:
         "plain": Unconfined,
         "closed": Closed,
         "short": lambda _: Short(request["cwd"]),
+        "made": lambda _: Made(request["cwd"]),
         "unified": lambda _: Unified(request["cwd"]),
         # The same, for a cgroup where no process gets on.
         "frozen": lambda _: Unified(request["cwd"]),
@@ -109,7 +125,7 @@ def start(request: dict) -> int:
     }
     directory = os.open(request["attempts"], os.O_RDONLY)
     key = (order.id, order.attempt)
-    settings = confinement.create(key, order.limits, Devices())
+    prepared = confinement.create(key, order.limits, Devices())
     attempt_fd = attempt_files.create(directory, key, created)
     os.close(directory)
     bell = request["bell"] or "/dev/null"
@@ -120,7 +136,7 @@ def start(request: dict) -> int:
     who = identity.found_in(answers.answer_to(asked, (os.getuid(), os.getgid())), order.uid)
     job = JobStart(Assignment(order, payload_fd), *who, request["space"])
     capabilities = CAPABILITIES & syscalls.capabilities().permitted
-    encoded = Plans(confinement, capabilities).encoded(job, settings)
+    encoded = Plans(confinement, capabilities).encoded(job, prepared)
     pid = STARTER.spawn(attempt_fd, bell_fd, encoded, payload_fd)
     for fd in (attempt_fd, bell_fd, payload_fd):
         os.close(fd)

@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 from drfd.launcher import attempt_files, protocol, schedule
 from drfd.launcher.attempt import TRANSITIONS, AttemptAction, AttemptEvent, AttemptState
 from drfd.launcher.attempt_files import Key, Records
-from drfd.launcher.confinement.interface import CgroupSetting, Confinement, Entrance
+from drfd.launcher.confinement.interface import Confinement, Prepared
 from drfd.launcher.port import Policy
 from drfd.launcher.protocol import AttemptOrder, LaunchOrder, ListOrder, RemoveFilesOrder
 from drfd.launcher.runner.runner import Runner
@@ -74,13 +74,10 @@ class Kernel(Confinement):
     def hiding(self) -> tuple[bool, str]:
         return False, ""
 
-    def entrance(self, key: Key, limits: object, uid: int) -> Entrance:
-        return Entrance()
-
-    def create(self, key: Key, limits: object, devices: object) -> list[CgroupSetting]:
+    def create(self, key: Key, limits: object, devices: object) -> Prepared:
         assert key not in self.cgroups
         self.cgroups.add(key)
-        return []
+        return Prepared()
 
     def signal(self, key: Key, attempt: Records | None, *numbers: int) -> None:
         return

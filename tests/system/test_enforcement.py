@@ -14,6 +14,7 @@ import pytest
 
 from drfd.core.model.job import Usage
 from drfd.core.model.resources import Axes
+from drfd.daemon.spawn import group_for
 from drfd.journal.journal import Journal
 from drfd.launcher.runner.starter.plan import SWEEP_S
 from instance import CONFIG, PATIENCE, Instance, is_alive, parent_of, patient, wait_for
@@ -329,6 +330,20 @@ def test_a_limit_that_cannot_be_set_keeps_the_job_from_starting(instance):
     assert job["state"] == "LAUNCH_FAILED"
     assert "could not be set up" in job["outcome"]["text"]
     assert not (instance.work / "ran").exists()
+    assert instance.cgroups() == []
+
+
+@pytest.mark.parametrize("what", ["of users", "of all jobs"])
+def test_empty_groups_of_jobs_that_somebody_has_removed_are_made_again(instance, what):
+    """By the next job, which starts as if they were there."""
+    assert instance.ended("--", "true")["state"] == "COMPLETED"
+    assert instance.cgroups() == []
+    for top in filter(Path.exists, Kernel().groups(group_for(instance.state))):
+        for group in sorted(top.rglob("of-*"), reverse=True):
+            group.rmdir()
+        if what == "of all jobs":
+            top.rmdir()
+    assert instance.ended("--", "true")["state"] == "COMPLETED"
     assert instance.cgroups() == []
 
 

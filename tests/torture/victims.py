@@ -86,6 +86,12 @@ class Victim(Instance):
         said = wait_for("the launcher", lambda: self.ask("doctor")["controls"].get("fpga"))
         return str(said).startswith("enforced")
 
+    def makes_cgroups(self) -> bool:
+        """Whether runners make the cgroups of jobs from which devices are hidden: on version 2 that
+        is done in the job's own, which the launcher makes then."""
+        kind = wait_for("the launcher", lambda: self.ask("doctor")["enforcement"])
+        return kind == "cgroup-v1" or (kind == "cgroup-v2" and not self.hides_devices())
+
     # -- the processes ------------------------------------------------------------------------
 
     def stopped_at(self, point: str) -> int | None:

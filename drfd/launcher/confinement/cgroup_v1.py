@@ -66,7 +66,7 @@ class CgroupV1(Cgroups):
                 # No job could enter a cpuset there.
                 self._why_no_pins = f"{error.filename or mounts['cpuset']}: {error.strerror}"
                 del mounts["cpuset"]
-        self._devices = devices
+        self._devices, self.hides_in_place = devices, devices.is_shared
         super().__init__(mounts, group)
         memory = self._parents["memory"]
         #: Files that take a job's memory limit. Buffers of sockets count apart here, and without a
@@ -99,7 +99,7 @@ class CgroupV1(Cgroups):
     def hiding(self) -> tuple[bool, str]:
         return self._devices.hiding()
 
-    def entrance(self, key: Key, limits: AttemptLimits, uid: int) -> Entrance:
+    def entrance(self, key: Key) -> Entrance:
         # A thread that moves itself alone, by 0 in `tasks`, does not take the lock that stops all
         # forks and exits (since Linux 5.5). For that lock a write to `cgroup.procs` may wait 20 ms:
         # an RCU grace period, if nothing has been moved in the last 30 ms (kernel/cgroup/cgroup.c,

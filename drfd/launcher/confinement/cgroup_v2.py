@@ -83,8 +83,8 @@ class CgroupV2(Cgroups):
     def hiding(self) -> tuple[bool, str]:
         return self._devices.hiding()
 
-    def entrance(self, key: Key, limits: AttemptLimits, uid: int) -> Entrance:
-        return Entrance(cgroup=self._directory_of(key), cpus=self._affinity.cpus(key))
+    def entrance(self, key: Key) -> Entrance:
+        return Entrance(cgroup=self._directory_of(key))
 
     def counters(self, key: Key) -> list[Counter]:
         return counters_v2(self._directory_of(key))
@@ -112,7 +112,8 @@ class CgroupV2(Cgroups):
             found[self.weight_file] = self._weight_of(limits.cores_milli)
         settings = [setting(group, name, value) for name, value in found.items()]
         # The use of GPUs that the kernel cannot limit is measured alone.
-        regions = regions_of_gpus(group) if devices.memory and "dmem" in self._mounts else {}
+        has_regions = devices.memory and "dmem" in self._mounts
+        regions = regions_of_gpus(self._parents["dmem"]) if has_regions else {}
         return settings + [
             setting(group, "dmem.max", f"{regions[pci]} {whole_pages(size)}")
             for pci, size in devices.memory

@@ -2,10 +2,12 @@
 those of the groups that it is in, its pools and its user.
 
 The kernel divides cores among groups by their weights, and among the attempts of one by theirs. The
-directories alone record which attempt is where, for this launcher and the next.
+directories record which attempt is where, for this launcher and the next, and the attempt's file
+does as long as its runner has not made them.
 
-Limits are data (`CgroupSetting`): a runner sets those of a new job. Only CPUs and devices that a
-job has to itself are set by the launcher, because those of other jobs depend on them.
+Limits are data (`CgroupSetting`): a runner makes the directories of a new job and sets its limits.
+The launcher makes the groups, which jobs share, and sets what a job cannot have alone: CPUs, on
+which those of other jobs depend, and the refusal of devices.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ from drfd.launcher.confinement.interface import (
     Confinement,
     JobGroupGone,
     LimitFailed,
+    Prepared,
+    ProcessLimits,
     insist_on_room,
     is_in_job,
 )
@@ -54,6 +58,8 @@ from drfd.linux.device_nodes import DeviceNode
 #: Number of groups beyond which those without attempts are removed before another one is made. Up
 #: to it they stay, so that a user's next job finds its group.
 _MOST_GROUPS = 200
+#: Names a cgroup beside those of jobs, and no attempt.
+_TRIAL = (0, 0)
 #: How often what a process forks meanwhile is put where the process is. It is frozen, so this
 #: ends at the second time, but for processes that wait for a disk and so are not frozen yet.
 _GATHER_TRIES = 16
@@ -68,6 +74,8 @@ class Cgroups(Confinement):
     weight_file: ClassVar[str]
     weights: ClassVar[tuple[int, int, int]]
     members_of: ClassVar[type[Members]]
+    #: Whether devices are refused in a cgroup that an attempt has anyway.
+    hides_in_place: bool = True
 
     def __init__(self, mounts: dict[str, str], group: str) -> None:
         """`mounts` maps each controller, and "freezer", to its mount point. `group` is the parent
@@ -105,26 +113,56 @@ class Cgroups(Confinement):
     def cgroup_path(self, key: Key, groups: Sequence[str]) -> str | None:
         return "/".join((self._group, *groups, cgroup_name(key)))
 
-    def create(self, key: Key, limits: AttemptLimits, devices: Devices) -> list[CgroupSetting]:
-        if "cpu" not in self._mounts:
+    def create(self, key: Key, limits: AttemptLimits, devices: Devices) -> Prepared:
+        has_quota = "cpu" in self._mounts
+        if not has_quota:
             self._affinity.choose(key, limits)
         try:
-            self._make(key, limits.groups)
+            self._open_groups(limits.groups)
+            self._places[key] = "/".join((*limits.groups, cgroup_name(key)))
             reach("launch.before-limits")
-            settings = self._limits(key, limits, devices)
-            if "cpu" in self._mounts:
-                settings += self._cores.limit(key, limits, devices.numa_nodes)
-            if self.disks in self._mounts:
-                settings += chain.from_iterable(self._disk(key, disk) for disk in limits.disks)
+            is_pinned, is_made = False, self.hides_in_place and bool(devices.hidden)
+            is_made |= has_quota and self._cores.must_assign(limits)
+            if is_made:
+                for directory in self._directories(key):
+                    _make(directory)
+                is_pinned = has_quota and self._cores.assign(key, limits, devices.numa_nodes)
             if devices.hidden:
                 reach("launch.before-devices")
                 self._hide(key, devices.hidden)
-            return settings
+            return Prepared(0 if is_made else len(self._tops), is_pinned)
         except (OSError, LimitFailed) as error:
             self.remove(key)
             if isinstance(error, OSError):
                 raise LimitFailed(explain(error)) from error
             raise
+
+    def settings(
+        self, key: Key, limits: AttemptLimits, devices: Devices, *, is_pinned: bool
+    ) -> list[CgroupSetting]:
+        found = self._limits(key, limits, devices)
+        if "cpu" in self._mounts:
+            found += self._cores.quota(key, limits, is_pinned=is_pinned)
+        if self.disks in self._mounts:
+            found += chain.from_iterable(self._disk(key, disk) for disk in limits.disks)
+        return found
+
+    def process_limits(self, key: Key, limits: AttemptLimits, uid: int) -> ProcessLimits:
+        return ProcessLimits(self._affinity.cpus(key))
+
+    def adopt(self, key: Key, cgroup: str) -> None:
+        # Its runner may be about to make it.
+        if cgroup.startswith(f"{self._group}/"):
+            self._places[key] = cgroup.removeprefix(f"{self._group}/")
+
+    def begun(self, key: Key) -> None:
+        self._cores.begun(key)
+
+    def insist_on_group(self) -> None:
+        self._groups.clear()
+        for top in self._tops:
+            if not os.path.isdir(top):
+                raise _gone(top)
 
     def has_ranges(self) -> bool:
         return "cpu" in self._mounts
@@ -150,8 +188,7 @@ class Cgroups(Confinement):
             pidfd_send_signal(pidfd, SIGKILL)
             process.signal_those(moved, self._members(key).pids, SIGKILL)
             raise
-        cpus = self._affinity.cpus(key)
-        if cpus is not None:
+        if cpus := self._affinity.cpus(key):
             os.sched_setaffinity(pid, cpus)
 
     def _gather(self, key: Key, directories: list[str], moved: set[int]) -> None:
@@ -269,25 +306,19 @@ class Cgroups(Confinement):
     def _open(self, top: str, group: str) -> None:
         """Let the cgroup of a group below `top` have cgroups. Raises OSError."""
 
-    def _make(self, key: Key, groups: Sequence[str]) -> None:
-        """Raises JobGroupGone, OSError."""
-        place = "/".join((*groups, cgroup_name(key)))
+    def _open_groups(self, groups: Sequence[str]) -> None:
+        """Make those of these groups that are missing. Raises JobGroupGone, OSError."""
         above = [*accumulate(groups, "{}/{}".format)]
-        if len(self._groups) > _MOST_GROUPS and not self._groups.issuperset(above):
+        if self._groups.issuperset(above):
+            return
+        if len(self._groups) > _MOST_GROUPS:
             self._remove_groups()
         missing = [group for group in above if group not in self._groups]
-        self._places[key] = place
         for top in self._tops:
-            try:
-                for group in missing:
-                    with suppress(FileExistsError):
-                        os.mkdir(f"{top}/{group}")
-                    self._open(top, group)
-                # mkdir fails on an existing directory: stale limits and peaks must not be reused.
-                os.mkdir(f"{top}/{place}")
-            except FileNotFoundError:
-                text = f"{top} has vanished; who ended it has ended its jobs"
-                raise JobGroupGone(text) from None
+            for group in missing:
+                with suppress(FileExistsError):
+                    _make(f"{top}/{group}")
+                self._open(top, group)
         self._groups.update(missing)
         for group in missing:
             self._weigh(group)
@@ -301,12 +332,15 @@ class Cgroups(Confinement):
                 put(path, str(self._weight_of(part)))
 
     def _remove_groups(self) -> None:
-        """Remove the groups that have no attempt."""
+        """Remove the groups that have no attempt, not even one whose runner is about to make its
+        cgroup."""
         self._groups.clear()
+        in_use = {f"{os.path.dirname(place)}/" for place in self._places.values()}
         for top in self._tops:
             for group in reversed(cgroups_of(top)[1]):
-                with suppress(OSError):
-                    os.rmdir(f"{top}/{group}")
+                if not any(each.startswith(f"{group}/") for each in in_use):
+                    with suppress(OSError):
+                        os.rmdir(f"{top}/{group}")
 
     def _place(self, key: Key) -> str:
         return self._places.get(key) or cgroup_name(key)
@@ -330,4 +364,32 @@ class Cgroups(Confinement):
         if "cpuset" not in self._mounts:
             return self._lacks("cpuset")
         cpusets = Cpusets(self._parents["cpuset"], self._place, is_v1=self.members_of is MembersV1)
-        return Pins(cpusets, cores.read_machine(cpusets.cpus() & cores.usable_cpus()))
+        machine = cores.read_machine(cpusets.cpus() & cores.usable_cpus())
+        return Pins(cpusets, machine, begin_right=self._begin_right(cpusets))
+
+    def _begin_right(self, cpusets: Cpusets) -> bool:
+        """Return whether the kernel gives a new cpuset all CPUs, by one without processes."""
+        trial = f"{self._parents['cpuset']}/{cgroup_name(_TRIAL)}"
+        try:
+            # A launcher that was killed may have left it.
+            remove_all(trial)
+            os.mkdir(trial)
+            try:
+                return cpusets.share(_TRIAL, cpusets.cpus())
+            finally:
+                remove_all(trial)
+        except (OSError, LimitFailed):
+            return False
+
+
+def _make(directory: str) -> None:
+    """Make a cgroup, which must not be there: stale limits and peaks are not to be reused. Raises
+    JobGroupGone, OSError."""
+    try:
+        os.mkdir(directory)
+    except FileNotFoundError:
+        raise _gone(os.path.dirname(directory)) from None
+
+
+def _gone(directory: str) -> JobGroupGone:
+    return JobGroupGone(f"{directory} has vanished; who ended it has ended its jobs")

@@ -170,9 +170,9 @@ class Affinity:
         first, self._next_cpu = self._next_cpu, self._next_cpu + count
         self._kept[key] = frozenset(self._all[(first + i) % len(self._all)] for i in range(count))
 
-    def cpus(self, key: Key) -> Cpus | None:
-        """Return the CPUs that a process of the job keeps to, or None for all."""
-        return self._kept.get(key)
+    def cpus(self, key: Key) -> Cpus:
+        """Return the CPUs that a process of the job keeps to; none of them stands for all."""
+        return self._kept.get(key, frozenset())
 
     def forget(self, key: Key) -> None:
         self._kept.pop(key, None)
@@ -287,14 +287,15 @@ def open_v1(mount: str, group: str) -> None:
 class Pins:
     """The CPUs that jobs have to themselves, by their cpusets."""
 
-    def __init__(self, cpusets: Cpusets, machine: tuple[LogicalCpu, ...]) -> None:
-        """`machine` lists the CPUs that jobs may use."""
-        self._cpusets = cpusets
+    def __init__(
+        self, cpusets: Cpusets, machine: tuple[LogicalCpu, ...], *, begin_right: bool
+    ) -> None:
+        """`machine` lists the CPUs that jobs may use. `begin_right`: whether the kernel gives a new
+        cpuset all of them."""
+        self._cpusets, self._begin_right = cpusets, begin_right
         self._machine = machine
         self._all = frozenset(cpu.number for cpu in machine)
         self._pinned: dict[Key, Cpus] = {}
-        #: Whether a new cpuset has been seen to have, from the kernel, all CPUs that jobs may use.
-        self._begin_right = False
         for key in cpusets.jobs():
             cpus = cpusets.pinned(key)
             if cpus is not None:
@@ -314,12 +315,20 @@ class Pins:
         self._cpusets.pin(key, cpus)
         return True
 
+    @property
+    def concern_all(self) -> bool:
+        """Whether a new job that has no CPUs to itself must be given those that are left."""
+        return bool(self._pinned) or not self._begin_right
+
     def share(self, key: Key) -> None:
         """Let a new job run on the CPUs that nobody has pinned. Raises LimitFailed."""
-        if self._pinned or not self._begin_right:
-            was_right = self._cpusets.share(key, self._common())
-            # What the kernel gives one new job, it gives every one.
-            self._begin_right = was_right and not self._pinned
+        if self.concern_all:
+            self._cpusets.share(key, self._common())
+
+    def begun(self, key: Key) -> None:
+        """Take CPUs from a job that were pinned before it had a cpuset. A failure is logged."""
+        if self._pinned and key not in self._pinned:
+            self._share_again(key)
 
     def forget(self, key: Key) -> None:
         """Release the job's CPUs: its cgroup is gone."""
@@ -358,11 +367,14 @@ class Pins:
         """Let all unpinned jobs run on all free CPUs. A failure is logged and leaves a job with
         fewer CPUs than it could have."""
         for other in self._others((0, 0)):
-            try:
-                with unless_gone():
-                    self._cpusets.share(other, self._common())
-            except (OSError, LimitFailed) as error:
-                log.error("event=not-shared job=%d attempt=%d error=%s", *other, error)
+            self._share_again(other)
+
+    def _share_again(self, other: Key) -> None:
+        try:
+            with unless_gone():
+                self._cpusets.share(other, self._common())
+        except (OSError, LimitFailed) as error:
+            log.error("event=not-shared job=%d attempt=%d error=%s", *other, error)
 
 
 #: Period of a CPU quota, in microseconds.
@@ -388,23 +400,39 @@ class Cores:
             PIN: f"enforced: {NO_PIN}: {self._why_not}" if self._why_not else pin,
         }
 
-    def limit(self, key: Key, limits: AttemptLimits, near: frozenset[int]) -> list[CgroupSetting]:
-        """Give a job without processes yet its CPUs, and return its quota. CPUs of its own are of
-        the NUMA nodes that are `near`, if possible. Raises LimitFailed, OSError."""
-        most = limits.cores_max_milli
+    def must_assign(self, limits: AttemptLimits) -> bool:
+        """Return whether `assign` has anything to do for a new job."""
+        return self._pins is not None and (self._pins.concern_all or _whole(limits) > 0)
+
+    def assign(self, key: Key, limits: AttemptLimits, near: frozenset[int]) -> bool:
+        """Give a job without processes yet its CPUs. Returns whether it has them to itself: of the
+        NUMA nodes that are `near`, if possible. Raises LimitFailed, OSError."""
+        if self._pins is None:
+            return False
+        if (count := _whole(limits)) and self._pins.pin(key, count, near):
+            return True
+        self._pins.share(key)
+        return False
+
+    def begun(self, key: Key) -> None:
         if self._pins is not None:
-            count, part = divmod(limits.cores_milli, 1000)
-            is_whole = limits.cores_by == PIN and count > 0 and not part and not most
-            if is_whole and self._pins.pin(key, count, near):
-                return []
-            self._pins.share(key)
-        if limits.cores_by == WEIGHT and not most:
+            self._pins.begun(key)
+
+    def quota(self, key: Key, limits: AttemptLimits, *, is_pinned: bool) -> list[CgroupSetting]:
+        """Return the settings of a job's quota, if it has one."""
+        if is_pinned or (limits.cores_by == WEIGHT and not limits.cores_max_milli):
             return []
         return self._quota(key, quota_us(limits.quota_milli))
 
     def gone(self, key: Key) -> None:
         if self._pins is not None:
             self._pins.forget(key)
+
+
+def _whole(limits: AttemptLimits) -> int:
+    """Return the number of cores of a job that is to have them to itself; 0 for another."""
+    count, part = divmod(limits.cores_milli, 1000)
+    return 0 if limits.cores_by != PIN or part or limits.cores_max_milli else count
 
 
 def quota_us(cores_milli: int) -> int:

@@ -98,7 +98,7 @@ class HiddenByController:
         is refused there. `memberships` is the text of /proc/self/cgroup. `shared_with` is "" or,
         where the devices controller shares its hierarchy with others, its mount point: there each
         job has a cgroup anyway."""
-        self._shares = shared_with != ""
+        self.is_shared = shared_with != ""
         own = shared_with or find_own(mountinfo, memberships, _CONTROLLER)
         #: Directory of the cgroups of jobs, which is made for the first; None if there can be none.
         self.parent = None if own is None else f"{own}/{group}"
@@ -117,7 +117,7 @@ class HiddenByController:
     def directories(self, key: Key) -> list[str]:
         """Return the attempt's directories, besides those of other controllers: none or one, which
         may be missing."""
-        if self.parent is None or self._shares:
+        if self.parent is None or self.is_shared:
             return []
         return [self._directory(key)]
 
@@ -129,20 +129,20 @@ class HiddenByController:
         """Make the attempt's cgroup and refuse these devices in it. `place` is where it is in a
         hierarchy of others. Raises LimitFailed, OSError."""
         directory = f"{self._made()}/{place}"
-        if not self._shares:
+        if not self.is_shared:
             directory = self._directory(key)
             os.mkdir(directory)
         _deny(directory, hidden)
 
     def leftovers(self) -> list[Key]:
         """Return the attempts that have a directory, but for those that share their hierarchy."""
-        if self.parent is None or self._shares:
+        if self.parent is None or self.is_shared:
             return []
         return keys_of(self.parent)
 
     def close(self) -> None:
         """Remove the directory of all jobs, unless it is in use."""
-        if self.parent is not None and not self._shares:
+        if self.parent is not None and not self.is_shared:
             with suppress(OSError):
                 os.rmdir(self.parent)
 

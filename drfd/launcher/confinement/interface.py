@@ -56,18 +56,31 @@ class LimitFailed(Exception):
     """A limit could not be applied, so the job must not start; the text names it and the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entrance:
-    """What a process does to put itself under the limits of an attempt."""
+class Prepared(NamedTuple):
+    """What the launcher has done of the cgroups of a new attempt."""
 
-    #: Directory of the cgroup of version 2 that it is forked into; None if it enters by itself.
-    cgroup: str | None = None
+    #: Number of `directories`, from the last one on, that the attempt's runner makes.
+    makes: int = 0
+    #: Whether the attempt has CPUs to itself.
+    is_pinned: bool = False
+
+
+class Entrance(NamedTuple):
+    """How a process gets into the cgroups of an attempt."""
+
+    #: Directory of the cgroup of version 2 that it is forked into; "" if it enters by itself.
+    cgroup: str = ""
     #: Files of cgroups into which it writes "0", in this order.
     files: tuple[str, ...] = ()
-    #: CPUs that it keeps to; None for all.
-    cpus: frozenset[int] | None = None
-    #: Its limit of processes of its user (RLIMIT_NPROC); None for the inherited one.
-    processes: int | None = None
+
+
+class ProcessLimits(NamedTuple):
+    """Limits that a process of an attempt sets for itself."""
+
+    #: CPUs that it keeps to; none of them stands for all.
+    cpus: frozenset[int] = frozenset()
+    #: Its limit of processes of its user (RLIMIT_NPROC); 0 for the inherited one.
+    processes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +163,31 @@ class Confinement(ABC):
         return frozenset()
 
     @abstractmethod
-    def create(self, key: Key, limits: AttemptLimits, devices: Devices) -> list[CgroupSetting]:
-        """Make the attempt's cgroup, and return the limits that its runner sets before the job
-        begins. Raises JobGroupGone, and LimitFailed, also if a device cannot be hidden."""
+    def create(self, key: Key, limits: AttemptLimits, devices: Devices) -> Prepared:
+        """Prepare the attempt's cgroups, which its runner makes: the launcher only where the job
+        has CPUs to itself, or those of others are, or devices are hidden. Raises JobGroupGone, and
+        LimitFailed, also if a device cannot be hidden."""
+
+    def settings(
+        self, key: Key, limits: AttemptLimits, devices: Devices, *, is_pinned: bool
+    ) -> list[CgroupSetting]:
+        """Return the limits that the attempt's runner sets before the job begins. Those of alike
+        attempts differ in the name of the cgroup alone. Raises LimitFailed."""
+        return []
+
+    def adopt(self, key: Key, cgroup: str) -> None:
+        """Take over an attempt of an earlier launcher, whose `cgroup_path` was this."""
+        return
+
+    def begun(self, key: Key) -> None:
+        """Take note that the runner has made the attempt's cgroups: CPUs may have been given to
+        another job meanwhile."""
+        return
+
+    def insist_on_group(self) -> None:
+        """Raise JobGroupGone if the directory of all job cgroups has vanished. Groups below it that
+        have are made anew."""
+        return
 
     def has_ranges(self) -> bool:
         """Return whether the kernel divides cores between jobs with ranges of them."""
@@ -162,10 +197,15 @@ class Confinement(ABC):
         """Divide cores among these groups of attempts, by their paths, in these proportions."""
         return
 
-    @abstractmethod
-    def entrance(self, key: Key, limits: AttemptLimits, uid: int) -> Entrance:
-        """Return what a new process of the attempt does to be in its cgroup and under its limits.
-        It is about to become `uid`."""
+    def entrance(self, key: Key) -> Entrance:
+        """Return what a new process of the attempt does to be in its cgroups. For alike attempts
+        it differs in the name of the cgroup alone."""
+        return Entrance()
+
+    def process_limits(self, key: Key, limits: AttemptLimits, uid: int) -> ProcessLimits:
+        """Return what the first process of the attempt, which is about to become `uid`, limits
+        itself to."""
+        return ProcessLimits()
 
     def join(self, key: Key, pid: int, pidfd: int) -> None:
         """Put a process, with all its threads, into the attempt's cgroup, unless it is in a job:

@@ -14,7 +14,12 @@ from signal import SIGCONT, SIGKILL, SIGSTOP
 from drfd.common.signals import number_of, reached
 from drfd.launcher.attempt_files import Key, Records
 from drfd.launcher.confinement.cores import Affinity, affinity_controls
-from drfd.launcher.confinement.interface import CgroupSetting, Confinement, Entrance, LimitFailed
+from drfd.launcher.confinement.interface import (
+    Confinement,
+    LimitFailed,
+    Prepared,
+    ProcessLimits,
+)
 from drfd.launcher.confinement.processes import first_process, is_of_this_boot, living_runner
 from drfd.launcher.protocol import QUOTA, AttemptLimits, Devices
 from drfd.launcher.system import process
@@ -46,18 +51,18 @@ class Unconfined(Confinement):
     def hiding(self) -> tuple[bool, str]:
         return False, f"devices cannot be hidden from jobs: {self._why}"
 
-    def create(self, key: Key, limits: AttemptLimits, devices: Devices) -> list[CgroupSetting]:
+    def create(self, key: Key, limits: AttemptLimits, devices: Devices) -> Prepared:
         if devices.hidden:
             raise LimitFailed(self.hiding()[1])
         self._affinity.choose(key, limits)
-        return []
+        return Prepared()
 
-    def entrance(self, key: Key, limits: AttemptLimits, uid: int) -> Entrance:
+    def process_limits(self, key: Key, limits: AttemptLimits, uid: int) -> ProcessLimits:
         hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
         wanted = process.count_of_user(uid) + limits.pids
         if hard != resource.RLIM_INFINITY:
             wanted = min(wanted, hard)
-        return Entrance(cpus=self._affinity.cpus(key), processes=wanted)
+        return ProcessLimits(self._affinity.cpus(key), wanted)
 
     def signal(self, key: Key, attempt: Records | None, *numbers: int) -> None:
         listed = partial(_members, attempt)

@@ -11,6 +11,7 @@ import errno
 import os
 
 from drfd.launcher.attempt_files import Record, Records
+from drfd.launcher.confinement import cgroup_files
 from drfd.launcher.confinement.interface import LimitFailed
 from drfd.launcher.runner import identity, inheritance
 from drfd.launcher.runner.shortage import (
@@ -99,10 +100,13 @@ def of_root(report: bytes) -> Record:
     except ValueError:
         return failure(DIED, None)
     why = os.strerror(number)
-    error: BaseException = OSError(number, why, what)
+    error: Exception
+    error = cause = OSError(number, why, what)
     match step:
+        case "mkdir":
+            error = LimitFailed(cgroup_files.explain(cause))
+            error.__cause__ = cause
         case "cgroup" | "limit":
-            cause = error
             # Without an error of the kernel's it is a file that has not the line that was wanted.
             error = LimitFailed("; ".join(what.splitlines()) + (f": {why}" if number else ""))
             error.__cause__ = cause

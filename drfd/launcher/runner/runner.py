@@ -1,9 +1,9 @@
 """The runners: processes of the compiled program, each the parent of one attempt.
 
 A runner outlives launcher and controller. It keeps the right to kill, and its uid, so that a user
-can neither forge the record of a job's end nor kill the process that writes it. It waits for the
-job, kills its remaining processes, records the end and removes the job's cgroups. It is never
-inside these, so its memory is not charged to the job.
+can neither forge the record of a job's end nor kill the process that writes it. It makes the job's
+cgroups, waits for the job, kills its remaining processes, records the end and removes the cgroups.
+It is never inside these, so its memory is not charged to the job.
 
 The launcher knows each runner by its pidfd. One that an earlier launcher started cannot notify this
 one that its job is launched, so its attempt file is polled. Before such a runner has written its
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Key, Records
-from drfd.launcher.confinement.interface import CgroupSetting
+from drfd.launcher.confinement.interface import Prepared
 from drfd.launcher.runner.starter.plan import JobStart, Plans
 from drfd.launcher.runner.starter.program import Starter
 from drfd.launcher.system import process
@@ -68,10 +68,9 @@ class Runners:
     #: Number of runners that are watched.
     count: int = 0
 
-    def start(self, job: JobStart, settings: list[CgroupSetting], attempt_fd: int) -> Runner:
-        """Start the runner of an attempt, which sets these limits first. Raises LimitFailed,
-        OSError."""
-        encoded = self.plans.encoded(job, settings)
+    def start(self, job: JobStart, prepared: Prepared, attempt_fd: int) -> Runner:
+        """Start the runner of an attempt. Raises LimitFailed, OSError."""
+        encoded = self.plans.encoded(job, prepared)
         pid = self.starter.spawn(attempt_fd, self.launched_fd, encoded, job.assignment.payload_fd)
         try:
             return self._watch(job.key, pid)

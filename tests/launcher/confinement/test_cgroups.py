@@ -28,7 +28,12 @@ from drfd.launcher.confinement.cgroup_files import (
 from drfd.launcher.confinement.cgroup_v1 import CgroupV1
 from drfd.launcher.confinement.cgroup_v2 import CgroupV2
 from drfd.launcher.confinement.device_hiding import HiddenByController
-from drfd.launcher.confinement.interface import Confinement, JobGroupGone, LimitFailed
+from drfd.launcher.confinement.interface import (
+    CgroupSetting,
+    Confinement,
+    JobGroupGone,
+    LimitFailed,
+)
 from drfd.launcher.protocol import (
     NO_PIN,
     PIN,
@@ -149,8 +154,32 @@ class Machine:
         self.place = self.make()
 
     def create(self, limits: AttemptLimits = LIMITS, key: Key = KEY, **devices: Any) -> None:
-        for path, text, line in self.place.create(key, limits, Devices(**devices)):
-            # As a job's runner does (`set_limits` in start.h).
+        given = Devices(**devices)
+        prepared = self.place.create(key, limits, given)
+        try:
+            self.make_directories(key, prepared.makes)
+            self._set(self.place.settings(key, limits, given, is_pinned=prepared.is_pinned))
+        except LimitFailed:
+            # As the controller orders.
+            self.place.remove(key)
+            raise
+
+    def make_directories(self, key: Key, count: int) -> None:
+        """As a job's runner does (`make_cgroups` in start.h)."""
+        directories = self.place.directories(key)
+        for directory in directories[len(directories) - count :][::-1]:
+            try:
+                self.mkdir(directory)
+            except FileNotFoundError:
+                # The runner ends, and that is what the launcher does then.
+                self.place.insist_on_group()
+                raise
+            except OSError as error:
+                raise LimitFailed(cgroup_files.explain(error)) from error
+
+    def _set(self, settings: list[CgroupSetting]) -> None:
+        """As a job's runner does (`set_limits` in start.h)."""
+        for path, text, line in settings:
             try:
                 there = self.exchange(path, text).splitlines()
             except OSError as error:
@@ -579,6 +608,15 @@ def test_groups_without_jobs_go_with_the_launcher_or_when_there_are_many(kernel,
     kernel.create(replace(LIMITS, groups=("of-dan",)), (5, 1))
     assert groups() == {"of-lab", "of-lab/of-bob", "of-cid", "of-dan"}
     assert kernel.place.remove((2, 1)) and kernel.place.remove((5, 1))
+    # One of a job whose runner is about to make its cgroup stays, and the next launcher knows it.
+    prepared = kernel.place.create((6, 1), replace(LIMITS, groups=("of-lab", "of-eve")), Devices())
+    kernel.create(replace(LIMITS, groups=("of-fay",)), (7, 1))
+    kernel.create(replace(LIMITS, groups=("of-gil",)), (8, 1))
+    assert groups() == {"of-lab", "of-lab/of-eve", "of-cid", "of-fay", "of-gil"}
+    kernel.open()
+    kernel.place.adopt((6, 1), f"{kernel.GROUP}/of-lab/of-eve/job-6-1")
+    kernel.make_directories((6, 1), prepared.makes)
+    assert all(kernel.place.remove((number, 1)) for number in (6, 7, 8))
     # Also those that another launcher has made.
     kernel.make().close()
     assert groups() == {"of-cid"}
@@ -604,7 +642,7 @@ def test_where_devices_share_a_hierarchy_each_job_has_one_cgroup_there(kernel):
     assert devices.parent == f"{shared}/drfd/test"
     kernel.place = CgroupV1(kernel.mounts(), "drfd/test", devices)
     kernel.create()
-    assert [file for file in kernel.place.entrance(KEY, LIMITS, 0).files if "freezer" in file] == [
+    assert [file for file in kernel.place.entrance(KEY).files if "freezer" in file] == [
         f"{shared}/drfd/test/job-41-2/tasks"
     ]
     assert (kernel.place.leftovers(), kernel.place.remove(KEY), kernel.names()) == ([KEY], True, [])
@@ -731,6 +769,26 @@ def test_a_frozen_job_keeps_its_cpus_and_the_next_launcher_knows_it(kernel):
     kernel.create(limits(1000, PIN), (4, 1))
     kernel.place.thaw((1, 1), None)
     assert [kernel.cores((number, 1))[:2] for number in (1, 4)] == [("0-1", True), ("2", True)]
+
+
+def test_a_job_whose_cpuset_is_made_meanwhile_leaves_the_pinned_cpus(kernel):
+    """Its runner makes that where the kernel gives a new one all CPUs."""
+    if isinstance(kernel, KernelV1):
+        # As cgroup.clone_children does.
+        for name, text in (("cpus", "0-3"), ("mems", "0")):
+            names = f"cpuset.{name}", f"cpuset.effective_{name}"
+            kernel.fresh["cpuset"] |= dict.fromkeys(names, text)
+        kernel.open()
+    kernel.create(limits(1000, QUOTA), (1, 1))
+    prepared = kernel.place.create((2, 1), limits(1000, QUOTA), Devices())
+    assert prepared.makes > 0
+    kernel.create(limits(3000, PIN), (3, 1))
+    assert kernel.place.create((4, 1), limits(1000, QUOTA), Devices()).makes == 0
+    kernel.make_directories((2, 1), prepared.makes)
+    kernel.place.begun((2, 1))
+    kernel.place.begun((3, 1))
+    cpus = {number: kernel.read("cpuset.cpus", (number, 1)) for number in (1, 2, 3, 4)}
+    assert cpus == {1: "3", 2: "3", 3: "0-2", 4: "3"}
 
 
 # -- out of memory --------------------------------------------------------------------------

@@ -90,7 +90,7 @@ class Kernel:
 
     def open(self) -> Pins:
         """As a launcher that starts."""
-        return Pins(Cpusets(str(self.root), is_v1=self.is_v1), MACHINE)
+        return Pins(Cpusets(str(self.root), is_v1=self.is_v1), MACHINE, begin_right=False)
 
     def pin(self, pins: Pins, number: int, count: int) -> Cpus:
         self.make((number, 1))

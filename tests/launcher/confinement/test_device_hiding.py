@@ -19,7 +19,7 @@ from drfd.launcher.confinement.cgroup_files import find_own, find_unified
 from drfd.launcher.confinement.cgroup_v2 import CgroupV2
 from drfd.launcher.confinement.device_hiding import HiddenByBpf, HiddenByController
 from drfd.launcher.confinement.device_program import device_program
-from drfd.launcher.confinement.interface import LimitFailed
+from drfd.launcher.confinement.interface import LimitFailed, Prepared
 from drfd.launcher.protocol import AttemptLimits, Devices
 from drfd.linux import syscalls
 from drfd.linux.device_nodes import BLOCK, CHARACTER, DeviceNode
@@ -162,10 +162,11 @@ def test_an_attempt_begins_with_its_devices_hidden(group, monkeypatch):
     monkeypatch.setattr(CgroupV2, "_limits", lambda *words: [])
     place = CgroupV2(str(group.parent), group.name, frozenset({"cpu"}), lambda: None)
     place.create(KEY, LIMITS, Devices(hidden=frozenset({FULL})))
-    place.create(OTHER_KEY, LIMITS, Devices())
+    assert place.create(OTHER_KEY, LIMITS, Devices()) == Prepared(makes=1)
+    (group / "job-42-1").mkdir()
 
     def begin(key: tuple[int, int]) -> None:
-        enter(place, key, LIMITS, 0)
+        enter(place, key)
         os.close(os.open("/dev/full", os.O_RDONLY))
 
     keys = (KEY, OTHER_KEY)

@@ -399,6 +399,32 @@ def test_limits_that_cannot_be_applied_keep_the_program_from_starting(run, work)
     assert list(work.iterdir()) == [], "not even an output file was made"
 
 
+def test_it_makes_the_directories_of_its_cgroups_and_removes_them(run, work):
+    (work / "top").write_text(str(work))
+    attempt = run(order("ls", "one", cwd=work), place="made")
+    succeeded(attempt)
+    assert (work / "out").read_text() == "two\n"
+    assert not (work / "one").exists()
+
+
+def test_a_cgroup_that_is_there_already_is_not_taken_over(run, work):
+    """Its limits and peaks would be an earlier run's, and its processes."""
+    (work / "top").write_text(str(work))
+    (work / "one").mkdir()
+    attempt = run(order("touch", "ran", cwd=work), place="made")
+    text = f"it could not be set up: {work}/one: File exists"
+    broke(attempt, text, let_go=False)
+
+
+def test_where_the_place_of_its_cgroups_has_vanished_nothing_is_put_on_record(runs, work):
+    """The launcher looks for what has become of it, and the job is launched again."""
+    (work / "top").write_text(str(work / "gone"))
+    runner = runs.start(order("touch", "ran", cwd=work), place="made")
+    assert runs.driver.reap(runner) == 125
+    attempt = runs.files.read((1, 1))
+    assert (attempt.may_have_run, attempt.runner["pid"]) == (False, runner)
+
+
 # -- scripts --------------------------------------------------------------------------------
 
 

@@ -23,9 +23,16 @@ from hypothesis import strategies as st
 
 from drfd.launcher.attempt_files import Key, cgroup_name
 from drfd.launcher.confinement.cgroup_files import read_counters
-from drfd.launcher.confinement.interface import CgroupSetting, Counter, Entrance, Killing
+from drfd.launcher.confinement.interface import (
+    CgroupSetting,
+    Counter,
+    Entrance,
+    Killing,
+    Prepared,
+    ProcessLimits,
+)
 from drfd.launcher.confinement.unconfined import Unconfined
-from drfd.launcher.protocol import Assignment, AttemptLimits
+from drfd.launcher.protocol import Assignment, AttemptLimits, Devices
 from drfd.launcher.runner import failures
 from drfd.launcher.runner.starter import layout, plan
 from drfd.launcher.runner.starter.compiler import NotCompiled, compile_starter, machine_of
@@ -207,8 +214,15 @@ def checked() -> Iterator[Path]:
 class Place(Unconfined):
     """With all that a plan can say of a place; of files that are not there."""
 
-    def entrance(self, key: object, limits: object, uid: object) -> Entrance:
-        return Entrance(cpus=frozenset(os.sched_getaffinity(0)), processes=500)
+    def __init__(self, limit: CgroupSetting) -> None:
+        super().__init__("a test")
+        self._limit = limit
+
+    def settings(self, *of: object, is_pinned: bool) -> list[CgroupSetting]:
+        return [self._limit]
+
+    def process_limits(self, key: object, limits: object, uid: object) -> ProcessLimits:
+        return ProcessLimits(frozenset(os.sched_getaffinity(0)), 500)
 
     def killing(self, key: object) -> Killing:
         return Killing(pids_max="/p", freezer="/f")
@@ -257,10 +271,10 @@ def plan_of(asked: Asked, limit: CgroupSetting = ITS_OWN) -> GivenPlan:
     """A plan without rights to drop."""
     user = pwd.struct_passwd(("nobody", "", asked.uid, asked.uid, "", "/", "/bin/sh"))
     start = JobStart(Assignment(asked.order, -1), user, [asked.uid], place=None)
-    plans = Plans(Place("a test"), 0)
+    plans = Plans(Place(limit), 0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan.inheritance, "may_set_login", lambda: False)
-        given = GivenPlan(plans.own_of(start, [limit]), plans.shared_by(start))
+        given = GivenPlan(plans.own_of(start), plans.shared_by(start, Prepared()))
     return given.but(**AS_NOBODY, resets_oom_score=False)
 
 
@@ -409,11 +423,20 @@ def test_a_script_runs_where_files_in_memory_are_not_executed(starter, level, en
 class Nested(Unconfined):
     """Cgroups below those of another drfd's job, in a group that is called almost like one."""
 
-    def entrance(self, key: Key, limits: object, uid: object) -> Entrance:
+    def entrance(self, key: Key) -> Entrance:
         return Entrance(cgroup=self._file(key, ""))
+
+    def settings(
+        self, key: Key, limits: AttemptLimits, devices: Devices, *, is_pinned: bool
+    ) -> list[CgroupSetting]:
+        value = f"{len(devices.memory)}{is_pinned}"
+        return [CgroupSetting(self._file(key, f"/{limits.pids}"), value, value)]
 
     def _file(self, key: Key, name: str) -> str:
         return f"/top/job-7-1/of-job-7-1/{cgroup_name(key)}{name}"
+
+    def process_limits(self, *of: object) -> ProcessLimits:
+        return ProcessLimits()
 
     def counters(self, key: Key) -> list[Counter]:
         return [Counter(self._file(key, "/memory.stat"), "job-7-1", "/job-7-1")]
@@ -440,7 +463,8 @@ def test_alike_attempts_get_the_plans_that_each_would_get_alone(first, second):
         return JobStart(assignment, user, [*groups], place=None)
 
     plans = Plans(Nested("a test"), 0)
-    plans.encoded(job(first, variables={"DRF_JOB_ID": "x"}), [])
+    usual = Prepared(makes=2)
+    plans.encoded(job(first, variables={"DRF_JOB_ID": "x"}), usual)
     for each in (
         job(second),
         job(second, name="/job-7-1", variables={"DRF_JOB_ID": "/job-7-1"}),
@@ -454,15 +478,18 @@ def test_alike_attempts_get_the_plans_that_each_would_get_alone(first, second):
         job(second, gid=5),
         job(second, empties_output=False),
         job(second, limits=AttemptLimits(cores_milli=1, memory_bytes=5, pids=9)),
+        job(second, devices=Devices(memory=(("0000:01:00.0", 1),))),
     ):
-        assert plans.encoded(each, []) == Plans(Nested("a test"), 0).encoded(each, [])
-        words = plans.encoded(each, [])[4:].decode().split("\0")
-        place = f"/top/job-7-1/of-job-7-1/{cgroup_name(second)}"
-        assert {f"{place}/memory.stat", f"{place}/pids.max", place} <= {*words}
+        for prepared in (usual, Prepared(), Prepared(is_pinned=True)):
+            alone = Plans(Nested("a test"), 0).encoded(each, prepared)
+            assert plans.encoded(each, prepared) == alone
+            words = alone[4:].decode().split("\0")
+            place = f"/top/job-7-1/of-job-7-1/{cgroup_name(second)}"
+            assert {f"{place}/memory.stat", f"{place}/pids.max", place} <= {*words}
     with pytest.raises(ValueError, match="NUL"):
-        plans.encoded(job(second, hidden=("A\0",)), [])
+        plans.encoded(job(second, hidden=("A\0",)), usual)
     with pytest.raises(ValueError, match="NUL"):
-        plans.encoded(job(second), [CgroupSetting("/a", "\0", "b")])
+        plans.encoded(job(second, variables={"A": "\0"}), usual)
 
 
 @pytest.mark.slow

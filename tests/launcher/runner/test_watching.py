@@ -9,6 +9,7 @@ import pytest
 
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Key
+from drfd.launcher.confinement.interface import Prepared
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment
 from drfd.launcher.runner.runner import Runner, Runners
@@ -100,7 +101,7 @@ def test_a_runner_that_cannot_be_watched_is_ended(driver, files, watch, work, mo
 
     monkeypatch.setattr(os, "pidfd_open", fail)
     with pytest.raises(OSError, match="Cannot allocate memory"):
-        runners.start(job, [], fd)
+        runners.start(job, Prepared(), fd)
     assert runners.count == 0
     with pytest.raises(ChildProcessError):
         os.waitpid(*pids, 0)

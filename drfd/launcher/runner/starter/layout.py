@@ -20,11 +20,7 @@ class OwnPlan(NamedTuple):
 
     #: The attempt, as its file is called.
     name: str
-    #: Path, text and line of each limit (`CgroupSetting`).
-    settings: list[str]
-    #: See `Entrance` in confinement/interface.py.
-    cgroup: str
-    entries: list[str]
+    #: See `ProcessLimits` in confinement/interface.py.
     cpus: tuple[int, ...]
     processes: int
     #: The private space, "" for none.
@@ -38,6 +34,13 @@ class OwnPlan(NamedTuple):
 class SharedPlan(NamedTuple):
     """What alike attempts have in common but for the name of their cgroups."""
 
+    #: Number of `directories`, from the last one on, that are made; and path, text and line of each
+    #: limit (`CgroupSetting`).
+    makes: int
+    settings: list[str]
+    #: See `Entrance` in confinement/interface.py.
+    cgroup: str
+    entries: list[str]
     #: Whether root's rights are dropped; those of the attempt's parent, as bits.
     drops: bool
     effective: int

@@ -13,7 +13,7 @@ from itertools import chain
 from drfd.common import failpoints
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Key
-from drfd.launcher.confinement.interface import CgroupSetting, Confinement
+from drfd.launcher.confinement.interface import Confinement, Prepared
 from drfd.launcher.protocol import Assignment
 from drfd.launcher.runner import identity, inheritance
 from drfd.launcher.runner.starter import layout
@@ -57,45 +57,50 @@ class Plans:
     capabilities: int
     _shared: dict[tuple[object, ...], list[str]] = field(default_factory=dict)
 
-    def encoded(self, job: JobStart, settings: list[CgroupSetting]) -> bytes:
-        """Return the plan of an attempt. `settings` are limits to be set first. Raises LimitFailed,
-        and ValueError if a text contains a NUL."""
+    def encoded(self, job: JobStart, prepared: Prepared) -> bytes:
+        """Return the plan of an attempt. Raises LimitFailed, and ValueError if a text contains a
+        NUL."""
         order, name = job.assignment.order, attempt_files.cgroup_name(job.key)
         kind = (
             *(job.user, tuple(job.groups), job.assignment.is_notice),
-            *(order.uid, order.gid, order.limits, order.threads, order.hidden),
+            *(order.uid, order.gid, order.limits, order.devices, prepared),
+            *(order.threads, order.hidden),
             *(order.tells_start, order.empties_output, order.output_max_bytes),
         )
         if (shared := self._shared.get(kind)) is None:
             if len(self._shared) >= _MOST_SHARED:
                 self._shared.clear()
-            shared = layout.encode_shared(self.shared_by(job), name)
+            shared = layout.encode_shared(self.shared_by(job, prepared), name)
             self._shared[kind] = shared
-        return layout.encode(self.own_of(job, settings), shared, name)
+        return layout.encode(self.own_of(job), shared, name)
 
-    def own_of(self, job: JobStart, settings: list[CgroupSetting]) -> OwnPlan:
+    def own_of(self, job: JobStart) -> OwnPlan:
         order = job.assignment.order
-        entrance = self.confinement.entrance(job.key, order.limits, order.uid)
+        cpus, processes = self.confinement.process_limits(job.key, order.limits, order.uid)
         return OwnPlan(
             name=attempt_files.file_name(job.key),
-            settings=[*chain.from_iterable(settings)],
-            cgroup=entrance.cgroup or "",
-            entries=[*entrance.files],
-            cpus=tuple(sorted(entrance.cpus or ())),
-            processes=entrance.processes or 0,
+            cpus=tuple(sorted(cpus)),
+            processes=processes,
             place=job.place or "",
             signs=order.output_signs,
             own=_pairs(identity.own_variables(job.user, order)),
         )
 
-    def shared_by(self, job: JobStart) -> SharedPlan:
+    def shared_by(self, job: JobStart, prepared: Prepared) -> SharedPlan:
         order, user, is_notice = job.assignment.order, job.user, job.assignment.is_notice
-        killing = self.confinement.killing(job.key)
+        entrance, killing = self.confinement.entrance(job.key), self.confinement.killing(job.key)
+        settings = self.confinement.settings(
+            job.key, order.limits, order.devices, is_pinned=prepared.is_pinned
+        )
         is_root = os.getuid() == 0
         has_keyrings = inheritance.why_no_keyrings() is None
         variables = identity.variables_of(order)
         first, second = COVERED
         return SharedPlan(
+            makes=prepared.makes,
+            settings=[*chain.from_iterable(settings)],
+            cgroup=entrance.cgroup,
+            entries=[*entrance.files],
             drops=is_root,
             effective=self.capabilities,
             permitted=self.capabilities,

@@ -53,6 +53,28 @@ static void keep_only(const int *fds, int count)
 	}
 }
 
+/* Make the job's cgroups. One that is there already is another run's, with its limits and peaks. Where they
+ * are to be made is gone if somebody has removed it, and the launcher then looks for what that was. */
+static void make_cgroups(const struct plan *plan)
+{
+	unsigned long count = 0;
+
+	while (plan->directories[count])
+		count++;
+	if (plan->makes > count)
+		fail("plan", 0, "");
+	for (unsigned long i = 0; i < plan->makes; i++) {
+		const char *path = plan->directories[--count];
+		long error = call(mkdirat, AT_FDCWD, path, 0777);
+
+		if (error == -ENOENT)
+			quit(FAILED);
+		must(error, "mkdir", path);
+		if (i == 0)
+			reach("runner.amid-mkdir");
+	}
+}
+
 /* Set the limits of the job's cgroups. Each file must have a certain line then; the kernel may change a
  * value at the same moment, so it is written twice at most. The files stay open until `keep_only`. */
 static void set_limits(const struct plan *plan)
@@ -342,6 +364,7 @@ _Noreturn static void run_attempt(const struct plan *plan, int launched_fd, int 
 	char said;
 	long notice_go = -1;
 
+	make_cgroups(plan);
 	set_limits(plan);
 	keep_only(kept, 3);
 	start = fork_attempt(plan, payload);
