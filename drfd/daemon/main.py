@@ -253,7 +253,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
     for name, text in (
         ("install", "make this environment the system's daemon, or upgrade it"),
-        ("uninstall", "undo that; state and configuration stay"),
+        ("uninstall", "remove the system's daemon; state and configuration stay"),
     ):
         path, flag = command(name, text)
         if name == "install":

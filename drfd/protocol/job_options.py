@@ -110,12 +110,12 @@ OPTIONS = (
     ),
     Option(
         "--priority", "priority", "whole", "priority", "N",
-        "Order among your jobs in the pool, higher first.", RESOURCES, _ALL,
+        "Order of your jobs in the pool: higher first.", RESOURCES, _ALL,
         bounds=(-1_000_000, 1_000_000), in_set=SAME,
     ),
     Option(
         "--export", "export", "names", "", "NAMES",
-        "Also pass on these secret variables.", OTHERS, _ALL,
+        "Also pass these variables, which look secret.", OTHERS, _ALL,
         is_default=True, many="each", is_common=True,
     ),
     Option(
@@ -143,7 +143,7 @@ OPTIONS = (
     ),
     Option(
         "--retry-on", "retry_on", "outcomes", "retry", "WHAT,...",
-        "After fail,launch,lost (default),timeout,memory,limit.", CONDITIONS, _BOTH, many=",",
+        "Retry fail,launch,lost (default),timeout,memory,limit.", CONDITIONS, _BOTH, many=",",
     ),
     Option(
         "--warn", "warn", "warning", "warn", "SIGNAL@TIME",

@@ -172,7 +172,7 @@ _MARK = "# completion of drf"
 @click.pass_context
 def command(context: click.Context, /, shell: str | None, install: bool) -> None:
     """Print the script with which a shell completes verbs, options, jobs, pools, users, resources
-    and signals. Without SHELL, for that of the variable SHELL."""
+    and signals. Without an argument, it is for the shell that the variable SHELL names."""
     if shell is None:
         shell = os.path.basename(os.environ.get("SHELL", ""))
         if shell not in PLACES:

@@ -72,8 +72,9 @@ _BAR, _BESIDE = 24, 62
 
 @click.command("demo")
 def command() -> int:
-    """Half a minute of fair scheduling: this machine simulates one of 9 cores and 18G, on which
-    three pools stand in for users, with real processes, and one that lies and is stopped."""
+    """Show half a minute of fair scheduling with real processes: this machine simulates one of 9
+    cores and 18G, which three pools share as if they were users. One job uses more memory than it
+    declared, and is stopped."""
     with (
         _directory() as directory,
         _private_daemon(directory) as client,

@@ -54,9 +54,9 @@ def command(job_id: Ref, command: tuple[str, ...]) -> NoReturn:
     """Run a command inside a running job of yours: in its directory, with its environment and
     within its limits. Without a command, your shell.
 
-    It is counted to the job, and killed when the job ends. It is a process of your terminal, with
-    the groups and keys of your login. A job with a /tmp of its own (enforcement.private_tmp) takes
-    no command.
+    It counts towards the job's limits, and is killed when the job ends. It is a process of your
+    terminal, with the groups and keys of your login. Jobs with a private /tmp
+    (enforcement.private_tmp) take no commands.
     """
     # The first word that is no option ends the options, so click leaves this sign to the verb.
     command = command[1:] if command[:1] == ("--",) else command

@@ -197,7 +197,7 @@ REPORT = by_key(
 @past_options
 @click.option(
     "--by", type=click.Choice(list(_KEYS)), default="name",
-    help="One row for each of these (name: of each user).",
+    help="One row for each (a name of each user).",
 )  # fmt: skip
 @click.option(
     "--lines", "number", metavar="N", type=LINES, default=_ROWS,

@@ -243,10 +243,10 @@ release = _action("release", "released", "Release held jobs.")
 suspend = _action(
     "suspend", "suspended",
     "Freeze running jobs: they keep their memory and give back cores and bandwidth until "
-    "`drf resume`. Their wall time stands still; cancelled, they get no grace time.",
+    "`drf resume`. Their time limits stand still. `drf cancel` kills them without a grace time.",
 )  # fmt: skip
 resume = _action(
-    "resume", "resumed", "Let suspended jobs go on, as soon as what they gave back is free again."
+    "resume", "resumed", "Continue suspended jobs, once what they returned is free again."
 )
 
 
@@ -254,8 +254,8 @@ resume = _action(
 @click.argument("number", metavar="SIGNAL", type=SIGNAL)
 @selecting
 def signal(number: int, **chosen: Any) -> Result:
-    """Send a signal (USR1, HUP, 10, ...) to every process of running jobs. What it makes of them
-    is up to them: to end a job, use `drf cancel`."""
+    """Send a signal (USR1, HUP, 10, ...) to every process of running jobs, which may handle it or
+    not. `drf cancel` ends a job."""
     return act("signal", "signalled", asked={"signal": number}, **chosen)
 
 
@@ -273,12 +273,15 @@ node_option = click.option("--node", metavar="NAME", help="Of several machines, 
 
 
 @click.command("drain")
-@click.option("--reason", metavar="TEXT", help="Why; everybody reads it in status, why and top.")
+@click.option(
+    "--reason", metavar="TEXT", help="The reason, which everybody sees in status, why and top."
+)
 @node_option
 def drain(reason: str | None, node: str | None) -> None:
-    """Stop launching jobs; running ones go on, new ones are queued. For administrators.
+    """Start no more jobs until `drf undrain`. Running jobs continue, new ones are queued. For
+    administrators.
 
-    Repeated with another --reason, it replaces the reason; '' removes it.
+    Repeat it with another --reason to change the reason; '' removes it.
     """
     said = {} if reason is None else {"reason": reason}
     connect().request("drain", on=True, **said, **_about(node))

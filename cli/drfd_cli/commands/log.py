@@ -61,7 +61,7 @@ def command(
 ) -> int:
     """The output of a job; of several, with the job's id before each line.
 
-    With -f, the output may begin late, be emptied or replaced, and the job may be queued again. For
+    -f waits for a job that has not started, and follows one that is run again. For
     a job that did not complete, stderr says how it ended.
     """
     client = connect()

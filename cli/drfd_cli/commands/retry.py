@@ -90,9 +90,9 @@ def command(
     """Submit ended jobs again, each as a new job with the command, script, environment, directory,
     options and demand of the first submission, and without its --begin and --hold.
 
-    Tasks of one array become one array with their indices. What waited for another job (--after)
-    waits for the new one. With --failed, what has a retry already, or was cancelled by hand, is
-    left out.
+    Tasks of one array become one array with their indices. A job that waited for another one
+    (--after) waits for that one's retry. --failed leaves out jobs that were retried already, and
+    those that somebody cancelled.
     """
     client = connect()
     if group is not None:

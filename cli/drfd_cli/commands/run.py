@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 @job_options("run")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(words: Sequence[str]) -> int:
-    """Run a job and wait for it: its input and output are this terminal's, its exit code becomes
-    the exit code.
+    """Run a job and wait for it, with its input and output on this terminal. drf exits with the
+    job's exit code.
 
-    Typed on a terminal, ^C, ^Z and all other keys are the job's own. Before it starts, ^C cancels
-    it and other keys are lost. After Enter, ~. hangs up, which stops the job; ~d detaches: the job
-    goes on and its output goes to a file; ~? lists these escapes.
+    On a terminal, ^C, ^Z and all other keys go to the job. Before it starts, ^C cancels it and
+    other keys are lost. After Enter, ~. hangs up, which stops the job; ~d detaches: the job
+    continues and its output goes to a file; ~? lists these escapes.
 
-    In a pipe the job gets input and output as they are, and ^C stops it.
+    In a pipe the job reads and writes the pipe, and ^C stops it.
     """
     return sending.run(words, connect())
 
@@ -65,8 +65,8 @@ _STEP = 16 << 20
 @job_options("profile")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def profile(words: Sequence[str]) -> int:
-    """Run a command once as a job, attached as `drf run` does it, with all that is free for you
-    now, or what -c and -m say; then print, among its errors, the `drf submit` line that fits it."""
+    """Run a command once, as `drf run` does, with all cores and memory that are free for you now,
+    or with -c and -m. Then print to stderr the `drf submit` line that fits it."""
     client = connect()
     line = job_line.read("profile", words, client)
     _choose_demand(line, client)
@@ -150,8 +150,8 @@ def attach(job_id: Ref, escape: str) -> int:
     submitted with --pty.
 
     All keys are the job's own. After Enter, ~d leaves it again, ~. hangs up, which stops it, and ~?
-    lists the escapes. Closing the window leaves it, too. One terminal is attached at a time: the
-    last. If the job ends, its exit code becomes the exit code.
+    lists the escapes. Closing the window leaves it, too. Only one terminal is attached at a
+    time: the latest. When the job ends, drf exits with its exit code.
     """
     client = connect()
     job, attach_path = _terminal_of(client, job_id)

@@ -124,8 +124,8 @@ _CHANGING = {_NAMES.get(each.key, (each.key,))[-1]: each for each in OPTIONS if 
     click_option(each, *_NAMES.get(each.key, ()), about=each.in_set) for each in _CHANGING.values()
 ))  # fmt: skip
 def command(**given: Any) -> Result:
-    """Change waiting jobs; of running ones the time limit, which only administrators lengthen.
-    `--after ''` takes conditions away.
+    """Change waiting jobs, and the time limit of running ones, which only administrators lengthen.
+    `--after ''` removes the conditions.
     `--group NAME%N` without jobs changes all waiting jobs of that group."""
     texts = {option: given.pop(name) for name, option in _CHANGING.items()}
     chosen, asked, time = given, *_changes(texts)
@@ -205,8 +205,8 @@ def edit(job_id: Ref) -> None:
     """Change the command and the options of a job that waits or has ended in $VISUAL or $EDITOR.
 
     The changed job is submitted anew, with its environment and script: it gets a new id and goes
-    behind your other jobs. The waiting one is cancelled; drf set changes a job that shall keep its
-    id and its place.
+    behind your other jobs. The waiting one is cancelled. drf set changes a job that keeps its id
+    and its place.
     """
     client = connect()
     reply = client.submission(job_id)

@@ -285,7 +285,7 @@ _WHY_INDICES = 60
 @job_ids(required=True, only_read=True)
 @prints_result()
 def why(ids: tuple[Ref, ...]) -> Result:
-    """Why jobs wait, or how they ended, from the decision that was taken."""
+    """Why jobs wait and when they start, or how they ended and what to ask for next time."""
     client = connect()
     return of_each(ids, lambda job_id: client.request("why", id=job_id), _show_why, _why_view)
 

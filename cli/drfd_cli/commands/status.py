@@ -40,7 +40,7 @@ _COLUMNS = (
 @click.option("-u", "--user", help="Only this user's jobs.")
 @click.option("-n", "--name", help="Only jobs of this name, or like `train-*`.")
 @click.option("-g", "--group", help="Only jobs of this group (submit --group).")
-@state_option("Only jobs in this state; of ended ones the last.")
+@state_option("Only jobs in this state; of ended ones, the last 20.")
 @click.option(
     "-a", "--all", "with_ended", is_flag=True, help=f"Also the last {_RECENT} ended jobs."
 )

@@ -44,7 +44,7 @@ def _control(
 CONTROLS = (
     _control("--preset", "The options of a preset in your config.toml.", _BOTH, "text", "NAME"),
     _control("--no-warnings", "Print no warnings.", (*_BOTH, "profile")),
-    _control("--dry-run", "Only print when the job would start, and why.", _SUBMIT),
+    _control("--dry-run", "Submit nothing; print when the job would start.", _SUBMIT),
     _control("--pty", "Give the job a terminal, which `drf attach` shows.", _SUBMIT),
     _control("-w --wait", "Wait for its end; exit with its exit code.", _SUBMIT),
     _control("-q --quiet", "Print only the id.", _SUBMIT),
