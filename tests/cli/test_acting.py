@@ -156,7 +156,7 @@ def test_who_suspends_is_told_when_the_jobs_are_ended(drf, daemon):
     daemon.replies = {"suspend": {"done": [1, 2], "failed": [], "ended_at": 1_700_000_000.0}}
     result = drf("suspend", 1, 2)
     assert result.out == "suspended job 1\nsuspended job 2\n"
-    told = f"drf: drf ends what is not resumed by {clock_time(1_700_000_000.0)}\n"
+    told = f"drf: without drf resume it is ended at {clock_time(1_700_000_000.0)}\n"
     assert (result.code, result.err) == (0, told)
 
 

@@ -511,7 +511,7 @@ def test_an_ended_job_is_submitted_again_with_the_changes(edit, script):
     assert edit.text.startswith("# Job 42 has ended.")
     assert (edit.told, "drf retry does that" in result.err) == ([], True)
     result = edit("s/a b/c d/; s/-m 1G/-m 4G/; /retry/d")
-    assert result.out == "submitted job 50, which is 42 with these changes\n"
+    assert result.out == "submitted job 50, a retry of 42 with these changes\n"
     expected = {**fields, "argv": ["sh", "-c", 'echo "c d"'], "again": {"of": 42},
                 "demand": {**EDITED["demand"], "memory_bytes": 4 << 30}}  # fmt: skip
     del expected["retry"]

@@ -62,7 +62,7 @@ def ended_job(outcome: Outcome, text: str = "", run_s: float = 30.5, **changes: 
 
 
 USED = "12.2s of CPU time (0.4 of 2 cores on average) and 100M of 1G of memory"
-LOG = "what it said: drf log --err 7"
+LOG = "its output: drf log --err 7"
 KERNEL_LOG = (
     "the kernel's log names the process that it killed first: journalctl -k --grep oom-kill"
 )
@@ -200,7 +200,7 @@ def test_codes_and_signals_are_named(end, said):
 def test_what_a_job_wrote_is_where_its_errors_went():
     failed = ended_job(Outcome.FAILED, exit_code=1)
     to_one_file = replace(failed.spec, stderr=failed.spec.stdout)
-    assert end_notes(structs.replace(failed, spec=to_one_file)) == ["what it said: drf log 7"]
+    assert end_notes(structs.replace(failed, spec=to_one_file)) == ["its output: drf log 7"]
     to_terminal = replace(failed.spec, attach="/run/attach")
     assert end_notes(structs.replace(failed, spec=to_terminal)) == []
 

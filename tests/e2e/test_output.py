@@ -41,7 +41,7 @@ def test_a_job_has_one_file_with_its_lines_in_order_or_a_second_on_request(
     assert "\noutput " in shown and ("\nerrors " in shown) == is_apart
     assert instance.drf("log", job_id).stdout == Path(job["stdout"]).read_text()
     assert instance.drf("log", "--err", job_id).stdout == Path(job["stderr"]).read_text()
-    said = f"what it said: drf log {'--err ' if is_apart else ''}{job_id}"
+    said = f"its output: drf log {'--err ' if is_apart else ''}{job_id}"
     assert said in instance.drf("why", job_id).stdout
 
 

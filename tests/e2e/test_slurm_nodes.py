@@ -230,7 +230,7 @@ def test_a_job_that_was_submitted_past_drfd_keeps_what_slurm_has_given_it(instan
         wait_for("it to be seen", lambda: "outside" in nodes_of(instance)["n1"])
         outside = nodes_of(instance)["n1"]["outside"]
         assert (outside["cores"], outside["memory"]) == (3, 1 << 30)
-        said = "n1: jobs submitted past drfd have 3 cores and 1G\n"
+        said = "n1: jobs submitted to Slurm directly have 3 cores and 1G\n"
         assert said in instance.drf("nodes").stdout
         large = instance.submit("-c", "2", "-m", "64M", "--node", "n1", "--", "true")
         reason = why(instance, large)

@@ -116,7 +116,7 @@ def test_what_a_user_keeps_suspended_gives_its_memory_to_others_in_the_end(lend,
     job = instance.running("-m", "17G", "-t", "1h", "--", "sleep", "3600", **first)
     began_s = time.monotonic()
     told = instance.drf("suspend", job["id"], **first)
-    assert "drf ends what is not resumed by" in told.stderr
+    assert "without drf resume it is ended at" in told.stderr
     instance.wait_state(job["id"], "SUSPENDED")
     other = instance.submit("-m", "17G", "--", "true", **second)
     assert instance.wait_end(other)["state"] == "COMPLETED"

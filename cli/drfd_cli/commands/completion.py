@@ -190,7 +190,7 @@ def command(context: click.Context, /, shell: str | None, install: bool) -> None
     output.tell(f"wrote {file}")
     if startup is not None and _add_line(startup, line):
         output.tell(f"added a line to {startup}")
-    output.tell(f"it is there in each new {shell}")
+    output.tell(f"each new {shell} has it")
 
 
 def places(shell: str, home: Path) -> tuple[Path, Path | None, str]:

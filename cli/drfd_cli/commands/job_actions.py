@@ -126,7 +126,7 @@ def _show(
     if not labels and not reply["failed"]:
         output.say("no jobs")
     if "ended_at" in reply:
-        output.say(f"drf ends what is not resumed by {clock_time(reply['ended_at'])}")
+        output.say(f"without drf resume it is ended at {clock_time(reply['ended_at'])}")
     if tell is not None:
         tell(client, labels)
 

@@ -238,7 +238,7 @@ def edit(job_id: Ref) -> None:
     for error in call.refused:
         raise error
     for again in call.done:
-        output.tell(f"submitted job {again.reply['id']}, which is {again.of} with these changes")
+        output.tell(f"submitted job {again.reply['id']}, a retry of {again.of} with these changes")
 
 
 def _demand(before: Submission, fields: Submission) -> dict[str, Any]:

@@ -170,4 +170,6 @@ def _show_nodes(reply: NodesReply) -> None:
         if "outside" in node:
             outside = node["outside"]
             has = f"{output.number(outside['cores'])} cores and {show_size(outside['memory'])}"
-            output.tell(f"{output.clean(node['name'])}: jobs submitted past drfd have {has}")
+            output.tell(
+                f"{output.clean(node['name'])}: jobs submitted to Slurm directly have {has}"
+            )

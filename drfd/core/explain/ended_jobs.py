@@ -158,7 +158,7 @@ def _failed(job: Job, usage: Usage | None) -> Iterator[str]:
     if job.spec.attach is None:
         # Otherwise it went to a terminal.
         option = "--err " if job.spec.stderr != job.spec.stdout else ""
-        yield f"what it said: drf log {option}{job.label}"
+        yield f"its output: drf log {option}{job.label}"
 
 
 def _signal(number: int, usage: Usage | None) -> Iterator[str]:
