@@ -58,24 +58,6 @@ def test_a_directory_that_is_gone_does_not_keep_it_from_telling(controller, work
     assert (tmp_path / "told").read_text() == "/\n"
 
 
-@pytest.mark.parametrize("restarts", [False, True])
-def test_asked_again_it_runs_no_second_time(launcher, controller, work, restarts):
-    """Neither by its launcher nor by the next one."""
-    run(controller, work)
-    order = shell("echo x >> told; read x < go", cwd=work)
-    os.mkfifo(work / "go")
-    controller.notify(order)
-    until("the command", lambda: (work / "told").exists())
-    if restarts:
-        controller = launcher.restart()
-    controller.notify(order)
-    controller.list()  # All that was ordered has been read.
-    go(work)
-    assert controller.take("removed").get("notice") == "told"
-    assert notify(controller, order) == "not told: nothing was left of the job"
-    assert (work / "told").read_text() == "x\n"
-
-
 def test_what_became_of_one_is_said_to_the_next_controller(launcher, controller, work):
     run(controller, work)
     controller.notify(shell("echo x >> told; exit 4", cwd=work))

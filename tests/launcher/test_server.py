@@ -133,25 +133,6 @@ def test_what_cannot_be_run_is_reported_and_leaves_no_trace(launcher, controller
     assert controller.list() == NOTHING_KNOWN
 
 
-def test_an_order_that_is_repeated_starts_one_job(controller, work):
-    """While it starts, while it runs, and after its end."""
-    asked = shell("echo ran >> runs; " + UNTIL_GO, cwd=work)
-    for _ in range(3):
-        controller.launch(asked)
-    up = controller.take("launched")
-    pid_in(work / "pid")
-    controller.list()
-    controller.launch(asked)
-    # A runner may have rung meanwhile, for a start that is known by then.
-    reports = controller.list()[:-1]
-    assert len(reports) in (2, 3) and all(report == up for report in reports)
-    go(work)
-    assert ended(controller) == (7, None)
-    controller.launch(asked)
-    assert kinds(controller.list()) == ["launched", "exited", "launched", "exited", "listed"]
-    assert (work / "runs").read_text() == "ran\n"
-
-
 #: Runs out of descriptors when the job at {path} has begun and its runner is to be watched, once.
 BLIND = """
 import errno, os, time
@@ -252,25 +233,6 @@ def test_a_program_long_in_coming_counts_as_begun(make_launcher, work):
     assert ended(controller) == (3, None)
 
 
-@pytest.mark.parametrize(
-    ("script", "state"),
-    [
-        ("trap '' TERM; echo $$ > pid; read x < pipe", "S"),
-        ("trap '' TERM; echo $$ > pid; while :; do kill -STOP $$; done", "T"),
-    ],
-    ids=["deaf to TERM", "stopped"],
-)
-def test_kill_ends_what_terminate_does_not(controller, work, script, state):
-    os.mkfifo(work / "pipe")
-    begin(controller, work, script)
-    job = pid_in(work / "pid")
-    until("a job that is deaf", lambda: state_of(job) == state)
-    controller.ask("terminate")
-    controller.ask("kill")
-    assert ended(controller) == (None, signal.SIGKILL)
-    assert kinds(controller.list()) == ["launched", "exited", "listed"], "it is ended, not removed"
-
-
 def signals(controller: Controller, count: int, *numbers: int, key: Key = KEY) -> None:
     asked = SignalOrder(id=key[0], attempt=key[1], count=count, signals=numbers)
     controller.send(message_of("signal", asked))
@@ -296,22 +258,6 @@ def test_an_attempt_that_is_over_is_not_signalled(controller, work, command):
     reports = controller.list()
     assert kinds(reports) == ["launched", "exited", "listed"]
     assert reports[1]["exit_code"] == 3
-
-
-def test_an_order_to_launch_while_the_same_is_removed_waits_for_that(launcher, controller, work):
-    """A runner that is stopped cannot leave, until it goes on."""
-    asked = shell("echo ran >> runs; sleep 60", cwd=work)
-    controller.launch(asked)
-    runner = controller.take("launched")["runner_pid"]
-    written(work / "runs")
-    os.kill(runner, signal.SIGSTOP)
-    controller.ask("remove")
-    controller.launch(asked)
-    assert controller.list() == [{"report": "listed", "known": [list(KEY)]}]
-    os.kill(runner, signal.SIGCONT)
-    assert ended(controller) == (None, signal.SIGKILL)
-    assert controller.take("launched")["runner_pid"] != runner
-    until("a second run", lambda: (work / "runs").read_text() == "ran\n" * 2)
 
 
 def test_what_cannot_be_ended_is_reported_stuck_and_a_runner_that_was_stopped_goes_on(
@@ -347,61 +293,6 @@ def beating(controller: Controller, work: Path) -> list[int]:
     return pids
 
 
-def stands_still(work: Path, pids: list[int]) -> None:
-    """Every process is stopped, and nothing is written any more."""
-    # A shell whose child was stopped between vfork and exec waits for it in state D.
-    until("a stop of both", lambda: {state_of(pid) for pid in pids} <= {"T", "D"})
-    size = (work / "out").stat().st_size
-    time.sleep(0.2)
-    assert (work / "out").stat().st_size == size
-
-
-def goes_on(work: Path) -> None:
-    """Both processes write again."""
-    before = len((work / "out").read_text())
-    until("new beats", lambda: {"a", "b"} <= set((work / "out").read_text()[before:].split()))
-
-
-def test_a_frozen_job_stands_still_with_all_it_has_started_until_it_is_thawed(controller, work):
-    pids = beating(controller, work)
-    controller.ask("freeze")
-    controller.take("frozen", id=1, attempt=1)
-    # Each time that it is asked for, the answer is yes.
-    controller.forget_reports()
-    controller.ask("freeze")
-    controller.take("frozen", id=1, attempt=1)
-    stands_still(work, pids)
-    for _ in range(2):
-        controller.ask("thaw")
-        assert kinds(controller.list()) == ["launched", "listed"]
-    goes_on(work)
-    controller.ask("terminate")
-    assert ended(controller) == (9, None)
-
-
-#: Writes down each signal that it gets.
-HEARS = (
-    "trap 'echo 1 >> heard' USR1; trap 'echo 2 >> heard' USR2; echo $$ > pid; "
-    "while :; do sleep 0.01; done"
-)
-
-
-def test_a_signal_that_is_told_again_is_not_sent_again(controller, work):
-    heard = work / "heard"
-    begin(controller, work, HEARS)
-    pid_in(work / "pid")
-    for count, numbers, expected in (
-        (1, (signal.SIGUSR1,), ["1"]),
-        (1, (signal.SIGUSR1,), ["1"]),
-        (3, (signal.SIGUSR1, signal.SIGUSR2, signal.SIGUSR1), ["1", "1", "2"]),
-    ):
-        signals(controller, count, *numbers)
-        until("signals", lambda e=expected: heard.exists() and len(heard.read_text()) >= 2 * len(e))
-        # One too many would come at once.
-        time.sleep(0.2)
-        assert sorted(heard.read_text().split()) == expected
-
-
 #: Freezing takes until a file is there: as if a process slept where no signal reaches it.
 SLOW = (
     "import os; from drfd.launcher.confinement.unconfined import Unconfined as U\n"
@@ -428,36 +319,6 @@ def test_a_job_is_reported_frozen_when_it_is_and_not_before(slow, work):
     assert "frozen" not in kinds(slow.list()), "once is enough"
 
 
-@pytest.mark.parametrize("command", ["thaw", "terminate", "kill"])
-def test_a_job_that_is_slow_to_freeze_is_not_frozen_once_something_else_is_asked(
-    slow, work, command
-):
-    beating(slow, work)
-    slow.ask("freeze")
-    assert kinds(slow.list()) == ["launched", "listed"]
-    slow.ask(command)
-    if command == "thaw":
-        goes_on(work)
-    else:
-        assert ended(slow) == ((9, None) if command == "terminate" else (None, 9))
-    (work / "at-last").touch()
-    time.sleep(0.2)
-    assert kinds(slow.list()) == ["launched", *["exited"] * (command != "thaw"), "listed"]
-
-
-@pytest.mark.parametrize("command", ["terminate", "kill", "remove"])
-def test_a_frozen_job_ends_like_any_other(controller, work, command):
-    """A SIGTERM thaws it, so that it can leave in order."""
-    pids = beating(controller, work)
-    controller.ask("freeze")
-    controller.take("frozen")
-    controller.ask(command)
-    assert ended(controller) == ((9, None) if command == "terminate" else (None, signal.SIGKILL))
-    if command == "remove":
-        controller.take("removed", id=1, attempt=1)
-    until("an end of both", lambda: not any(map(lives, pids)))
-
-
 # -- bad orders -----------------------------------------------------------------------------
 
 
@@ -471,28 +332,6 @@ def test_garbage_ends_the_connection_and_nothing_else(launcher, controller, work
     again = launcher.connect()
     assert kinds(again.list()) == ["launched", "listed"]
     assert again.peer_pid == controller.peer_pid, "it was started again"
-    go(work)
-    assert ended(again) == (7, None)
-
-
-# -- the launcher dies ----------------------------------------------------------------------
-
-
-def test_a_job_that_starts_after_its_launcher_has_died_is_reported_up_by_the_next(
-    launcher, controller, work, terminal
-):
-    """Nobody hears its runner's bell: it would look unborn, and have no time limit."""
-    asked = shell(UNTIL_GO, cwd=work, attach=str(terminal.path))
-    controller.launch(asked)
-    connection = terminal.accept()
-    again = launcher.restart()
-    assert again.list() == [{"report": "listed", "known": [list(KEY)]}]
-    again.launch(asked)
-    null = os.open("/dev/null", os.O_RDWR)
-    terminal.hand_over(connection, null, null, null)
-    os.close(null)
-    pid_in(work / "pid")
-    again.take("launched", id=1, attempt=1)
     go(work)
     assert ended(again) == (7, None)
 

@@ -7,7 +7,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +28,6 @@ from launcher.rig import (
     LauncherProcess,
     python,
     shell,
-    state_of,
     until,
 )
 from slurm_cluster import PlainCluster, missing
@@ -257,27 +255,6 @@ def test_a_launcher_that_dies_loses_no_job_and_runs_none_twice(slurm, point):
     assert (slurm.jobs / "runs").read_text() == "once\n"
 
 
-@pytest.mark.parametrize("command", ["terminate", "kill"])
-def test_a_job_that_is_to_stop_and_was_not_submitted_by_a_dead_launcher_never_starts(
-    slurm, command
-):
-    """Its controller orders no launch of it any more, and waits for its end."""
-    controller = slurm.connect()
-    ran(slurm, controller)
-    (slurm.failpoints / "slurm.before-submission").write_text("self")
-    asked = job("echo once >> runs", slurm.jobs)
-    controller.launch(asked)
-    slurm.process.wait(WAIT_S)
-    slurm.start()
-    controller = slurm.connect()
-    controller.ask(command, (asked.id, 1))
-    # A postponed launch of a job that is to stop is its end.
-    controller.take("launch_failed", id=asked.id)
-    remove(controller, (asked.id, 1))
-    assert comments(slurm.cluster, (asked.id, 1)) == []
-    assert not (slurm.jobs / "runs").exists()
-
-
 def restart_with(cluster: PlainCluster, line: str) -> None:
     """Start slurmctld anew with this line more, and none of an earlier call."""
     conf = cluster.directory / MORE_CONF
@@ -306,60 +283,6 @@ def test_a_job_that_slurmctld_has_no_room_for_waits_for_some(slurm):
     assert comments(slurm.cluster, (asked.id, 1)) == []
     controller.ask("kill", (last.id, 1))
     controller.take("exited", id=last.id)
-
-
-def test_a_submission_that_got_no_answer_is_found_and_not_repeated(slurm):
-    """slurmctld hangs between the list and sbatch, which is killed, and reads it afterwards."""
-    controller = slurm.connect()
-    (slurm.failpoints / "slurm.before-submission").write_text("stop")
-    asked = job("echo once >> runs; sleep 1000", slurm.jobs)
-    controller.launch(asked)
-    reached = slurm.failpoints / "slurm.before-submission.reached"
-    # What continues it before it stands still has no effect.
-    until("a stop", lambda: reached.exists() and state_of(slurm.process.pid) == "T")
-    slurm.cluster.stop_controller()
-    try:
-        os.kill(slurm.process.pid, signal.SIGCONT)
-        until("a word of it", lambda: "slurm-away" in slurm.log())
-    finally:
-        slurm.cluster.continue_controller()
-    controller.take("launched", id=asked.id)
-    assert comments(slurm.cluster, (asked.id, 1)) == ["RUNNING"]
-    # Slurm says that it runs before its first line does.
-    until("its first line", (slurm.jobs / "runs").exists)
-    controller.ask("kill", (asked.id, 1))
-    controller.take("exited", id=asked.id)
-    assert (slurm.jobs / "runs").read_text() == "once\n"
-
-
-def test_a_submission_that_was_given_up_never_starts_if_it_arrives_late(slurm, tmp_path):
-    """Its job may run as another attempt by then."""
-    ran(slurm, slurm.connect())
-    slurm.kill()
-    for name in ("squeue", "sinfo", "scancel", "scontrol"):
-        (tmp_path / name).symlink_to(f"/usr/bin/{name}")
-    (tmp_path / "sbatch").write_text(
-        "#!/bin/sh\necho 'Socket timed out on send/recv' >&2; exit 1\n"
-    )
-    (tmp_path / "sbatch").chmod(0o755)
-    slurm.start(programs=str(tmp_path))
-    controller = slurm.connect()
-    asked = job("touch runs", slurm.jobs)
-    controller.launch(asked)
-    while controller.next_report()["report"] != "launch_failed":
-        pass  # what is said of the job before
-    late = f"{JOURNAL}.{asked.id}.1"
-    script = f"touch {slurm.jobs}/runs"
-    slurm.cluster.ask(
-        *("sbatch", f"--comment={late}", f"--job-name=drfd-{asked.id}", "-o", "/dev/null"),
-        *("--wrap", script),
-    )
-    until(
-        "its end",
-        lambda: comments(slurm.cluster, (asked.id, 1)) == ["CANCELLED"],
-        slurm.cluster.jobs,
-    )
-    assert not (slurm.jobs / "runs").exists()
 
 
 def test_a_job_of_another_user_with_an_attempts_name_says_nothing(slurm):
@@ -410,21 +333,6 @@ def test_a_job_whose_start_slurmctld_forgets_does_not_start_twice(slurm):
     remove(controller, (asked.id, 1))
 
 
-def test_a_job_that_slurmctld_forgets_is_lost_and_not_run_again(slurm):
-    """Killed at once, slurmctld has not written what it took: its next process knows nothing."""
-    controller, asked = begun(slurm, "echo once >> runs; sleep 1000")
-    until("its first line", (slurm.jobs / "runs").exists)
-    slurm.cluster.kill("slurmctld")
-    for name in ("job_state", "job_state.old"):
-        (slurm.cluster.directory / "state" / name).unlink(missing_ok=True)
-    slurm.cluster.start_controller()
-    end = controller.take("exited", id=asked.id)
-    assert end["loss"] in ("SLURM_FORGOT", "NODE_FAILED")
-    controller.launch(asked)
-    assert controller.list()[0]["report"] == "launched"
-    assert (slurm.jobs / "runs").read_text() == "once\n"
-
-
 def saved(cluster: PlainCluster, said: str, since_ns: int = 0) -> bytes:
     """slurmctld's file of jobs, written after `since_ns` and with this word in it."""
     path = cluster.directory / "state" / "job_state"
@@ -455,25 +363,6 @@ def ran(slurm: SlurmLauncher, controller: Controller, **where: str) -> int:
     controller.take("launched", id=asked.id)
     controller.take("exited", id=asked.id)
     return asked.id
-
-
-def test_a_job_that_slurmctld_forgets_before_its_start_waits_for_another_submission(slurm):
-    controller = slurm.connect()
-    first = ran(slurm, controller)
-    before = saved(slurm.cluster, f"{JOURNAL}.{first}.1")
-    slurm.cluster.ask("scontrol", "update", "nodename=n2", "state=drain", "reason=test")
-    try:
-        asked = job("echo once >> runs", slurm.jobs, node="n2")
-        controller.launch(asked)
-        until("a job that waits", lambda: comments(slurm.cluster, (asked.id, 1)) == ["PENDING"])
-        set_back(slurm.cluster, before)
-        said = controller.take("launch_failed", id=asked.id)
-        assert (said["whose"], said["resource"]) == ("job", "slurm")
-        assert "slurmctld has forgotten the job" in said["text"]
-    finally:
-        until("an open node", lambda: is_open(slurm.cluster, "n2"))
-    remove(controller, (asked.id, 1))
-    runs_once(controller, replace(asked, attempt=2))
 
 
 def is_open(cluster: PlainCluster, node: str) -> bool:
@@ -548,35 +437,6 @@ def taken(controller: Controller, *wanted: tuple[str, int]) -> list[Message] | N
     return [found[each] for each in wanted] if found.keys() >= set(wanted) else None
 
 
-def test_an_end_that_slurmctld_forgets_is_known_from_its_note(slurm):
-    """slurmctld takes up the job as one that runs, and would not miss it before its node tells."""
-    controller, asked = begun(slurm, "touch begun; while [ ! -e go ]; do sleep 0.05; done; exit 4")
-    until("its first line", (slurm.jobs / "begun").exists)
-    since_ns, name = time.time_ns(), f"{JOURNAL}.{asked.id}.1"
-    [number] = [number for number, _, comment in slurm.cluster.jobs() if comment == name]
-    # It may have written the job already as one that begins, and writes only what has changed.
-    slurm.cluster.ask("scontrol", "update", f"jobid={number}", "admincomment=it runs")
-    running = saved(slurm.cluster, name, since_ns)
-    slurm.kill()
-    (slurm.jobs / "go").touch()
-    note = slurm.state / "started" / f"{name}.ended"
-    until("its end", lambda: comments(slurm.cluster, (asked.id, 1)) == ["FAILED"])
-    until("its note", note.is_symlink)
-    set_back(slurm.cluster, running)
-    until(
-        "the job as before",
-        lambda: is_shown(slurm.cluster, (asked.id, 1), "RUNNING"),
-        slurm.cluster.log,
-    )
-    slurm.start()
-    controller = slurm.connect()
-    controller.take("launched", id=asked.id)
-    end = controller.take("exited", id=asked.id)
-    assert (end["exit_code"], end.get("loss")) == (4, None)
-    # What slurmctld believes to run is ended, so that the node has room.
-    until("an idle cluster", slurm.cluster.are_idle, slurm.cluster.log)
-
-
 def test_a_slurm_that_takes_jobs_of_others_is_given_none(slurm):
     """Their names can hold lines, with which they write into the lists that root reads."""
     gate = slurm.cluster.directory / GATE_FILE
@@ -613,10 +473,3 @@ def heard_of_nodes(controller: Controller, fault: str) -> None:
         return fault in away and bool(fault) is bool(away)
 
     until("what it says of nodes", is_said, lambda: controller.nodes)
-
-
-def is_shown(cluster: PlainCluster, key: tuple[int, int], state: str) -> bool:
-    try:
-        return comments(cluster, key) == [state]
-    except subprocess.CalledProcessError:
-        return False  # slurmctld is just starting
