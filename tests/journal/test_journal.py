@@ -1,13 +1,10 @@
 """What was committed is read again: events, books, stories, submissions and curves."""
 
-import random
 from typing import Any
 
 import pytest
 
-from core.test_walks import walked
 from drfd.common.errors import HostError
-from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import (
     Actor,
@@ -26,7 +23,7 @@ from drfd.journal.history import PastFilter, read_curves, read_ended, read_story
 from drfd.journal.journal import JOB_BYTES
 from drfd.journal.records import FIRST, LAST
 from drfd.journal.submissions import Payload
-from fakes import ALICE, BOB, apply_and_append, happened, payload, postponed, spec, tables
+from fakes import ALICE, BOB, happened, payload, postponed, spec
 from journal.book import Book
 
 SPEC = spec(
@@ -79,31 +76,6 @@ def test_events_of_every_kind_come_back_as_they_were_appended(journal):
 
 
 # -- the books -----------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_the_books_read_are_the_books_that_replaying_the_events_gives(open_journal, tmp_path):
-    """After random histories, in which some turns fail and are rolled back."""
-    for seed in range(12):
-        path, chance = tmp_path / f"journal-{seed}.sqlite", random.Random(seed)
-        journal, ledger, events = open_journal(path), Ledger(Axes()), walked(seed).events
-        entered = 0
-        while entered < len(events):
-            turn, fails = events[entered : entered + chance.randrange(1, 4)], chance.random() < 0.1
-            before = tables(ledger) if fails else None
-            for event in turn:
-                apply_and_append(journal, event, ledger)
-            if fails:
-                journal.rollback()
-                ledger = journal.load(Axes())
-                assert (seed, tables(ledger)) == (seed, before)
-            else:
-                journal.commit()
-                entered += len(turn)
-        reopened = open_journal(path)
-        replayed = tables(Ledger.of_events(Axes(), list(reopened.events())))
-        assert (seed, tables(reopened.load(Axes()))) == (seed, replayed)
-        assert (seed, tables(ledger)) == (seed, replayed)
 
 
 def test_a_drain_of_a_node_outlives_the_daemon_and_the_removal_of_old_records(book, open_journal):
