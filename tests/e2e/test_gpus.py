@@ -286,36 +286,3 @@ def meter_pid(instance: Instance) -> int:
         except (OSError, IndexError):
             continue
     raise AssertionError("nothing measures")
-
-
-@with_config(SHARED, *BIG)
-def test_jobs_share_a_gpu_by_the_memory_that_they_declare(meter, nvml):
-    """Two on one GPU; a third waits for a part of one, and starts where another job has been
-    stopped, which took more than its part."""
-    small, small_pid, _ = start(meter, "gpu=1,memory=4G")
-    large, large_pid, _ = start(meter, "gpu=1,memory=20G")
-    other, _, _ = start(meter, "gpu=1,memory=14G")
-
-    def gpus_of(job_id: int) -> list[str]:
-        found: list[str] = meter.show(job_id)["gres_instances"]["gpu"]
-        return found
-
-    assert [gpus_of(each) for each in (small, large, other)] == [["GPU-a"], ["GPU-a"], ["GPU-b"]]
-    shares = meter._ask("shares")
-    assert shares["capacity"]["gres"] == {"memory:gpu": 48 * GIB}
-    assert shares["free"]["gres"] == {"memory:gpu": 10 * GIB}
-    waiting = meter.submit(*SMALL, "--gres", "gpu=1,memory=16G", "--", "sleep", "600")
-    why = meter.drf("why", waiting).stdout
-    assert "needs 16G of gpu memory, 10G free" in why
-    refused = meter.drf("submit", "--gres", "gpu=1,memory=25G", "--", "true", check=False)
-    assert "25G" in refused.stderr and "24G" in refused.stderr
-    nvml.answer(*BIG, f"proc 0 C {small_pid} {9 * GIB} 5", f"proc 0 C {large_pid} {19 * GIB} 5")
-    assert meter.wait_end(small)["state"] == "LIMIT_EXCEEDED"
-    assert meter.show(large)["state"] == "RUNNING"
-    assert meter.show(waiting)["state"] == "PENDING"
-    meter.drf("cancel", large)
-    meter.wait_state(waiting, "RUNNING")
-    assert gpus_of(waiting) == ["GPU-a"]
-    # What reads the whole machine or its past can do with such GPUs, too.
-    for words in (("doctor",), ("shares",), ("top", "--once"), ("simulate", "--history")):
-        assert "gpu" in meter.drf(*words).stdout or words[0] == "simulate"

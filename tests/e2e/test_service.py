@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from drfd.common.paths import SYSTEM_SOCKET
-from instance import ALONE, BIN, GATE, PLAIN, Instance, patient, wait_for
+from instance import ALONE, BIN, PLAIN, Instance, patient, wait_for
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 #: Whoever runs the tests may be root, whose jobs the system's daemon does not take.
@@ -61,11 +61,6 @@ class Manager:
                 start_new_session=True,
             )
         self._launchers.append(started)
-
-    def restart_launcher(self) -> None:
-        self._launchers[-1].kill()
-        self._launchers[-1].wait()
-        self.start_launcher()
 
     def await_word(self, word: str) -> None:
         """Now, or at any time since `forget` and the last word awaited."""
@@ -140,20 +135,6 @@ def test_the_manager_is_told_when_it_is_ready_reloads_and_stops(manager):
     service.config.write_text(OPEN)
     service.stop()
     manager.await_word("STOPPING=1")
-
-
-def test_either_service_may_be_killed_and_no_job_is_lost(manager, service):
-    job_id = service.running("--", "sh", "-c", f"{GATE}; exit 6")["id"]
-    manager.restart_launcher()
-    wait_for("the launcher", service.answers)
-    service.kill()
-    service.start()
-    manager.restart_launcher()
-    service.kill()
-    service.start()
-    assert service.show(job_id)["state"] == "RUNNING"
-    (service.work / "gate").touch()
-    assert service.wait_end(job_id)["exit_code"] == 6
 
 
 def test_a_shutdown_that_kills_ends_when_the_last_job_is_gone(service):

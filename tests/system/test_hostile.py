@@ -577,26 +577,6 @@ def test_a_job_cannot_leave_its_cgroups_and_leaves_nothing_behind(instance, user
     assert instance.cgroups() == []
 
 
-def test_a_fork_bomb_of_one_user_leaves_another_users_job_alone(instance, users, homes):
-    """Inside its limit of processes, and killed whole."""
-    attacker, other = users
-    bomb = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass\n"
-    bombs = [
-        instance.submit(
-            *("-c", "0.5", "-m", "256M", "--", PYTHON, "-c", bomb),
-            user=attacker.pw_uid, cwd=homes[0],
-        )
-        for _ in range(3)
-    ]  # fmt: skip
-    for job_id in bombs:
-        instance.wait_state(job_id, "RUNNING")
-    goes_on(instance, other, homes[1])
-    instance.drf("cancel", *bombs, user=attacker.pw_uid, cwd="/")
-    for job_id in bombs:
-        assert instance.wait_end(job_id)["state"] == "CANCELLED"
-    assert instance.cgroups() == []
-
-
 def test_a_runner_that_is_stopped_or_killed_harms_its_own_job_alone(instance):
     """As its user can do it where drfd runs as that user."""
     jobs = [instance.submit("-c", "1", "--", "sleep", "600") for _ in range(3)]
