@@ -191,11 +191,14 @@ class Books:
             return {name: each for name, each in found.items() if name in _RATES}
         return found
 
-    def fits(self, job: Record, turn: Turn) -> bool:
+    def free(self, turn: Turn) -> Counter[str]:
         free = Counter(amounts(turn.rules.capacity, turn.rules.axes))
         free.subtract(self.booked(turn.rules))
         free.subtract(turn.kept)
-        wanted = self.wanted(job, turn.rules)
+        return free
+
+    def fits(self, job: Record, turn: Turn) -> bool:
+        free, wanted = self.free(turn), self.wanted(job, turn.rules)
         return all(each <= free[name] for name, each in wanted.items()) and (
             job.is_frozen or self._has_gpus(job, turn.rules)
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from core.oracle import Ask, Rule, Tree, begin
 from core.worlds import carry_on
 from drfd.core.explain.reasons import explain_wait
-from drfd.core.explain.waits import Code
+from drfd.core.explain.waits import TooLittleFree, Wait
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import path_up
 from drfd.core.ledger.ledger import Ledger
@@ -17,7 +17,7 @@ from drfd.core.model.job import Job, JobState
 from drfd.core.model.machine import minus
 from drfd.core.scheduling.kept_free import free_of
 from drfd.core.scheduling.policies import Plan
-from torture.books import HOLDS, Record, claim
+from torture.books import HOLDS, Books, Record, Turn, claim
 
 if TYPE_CHECKING:
     from torture.world import World
@@ -168,13 +168,13 @@ def _waits_are_explained(world: World) -> None:
         waits = job.state in (JobState.PENDING, JobState.HELD, JobState.SUSPENDED)
         claim((reason is not None) is waits, "no reason, or one too many", job, reason)
         if reason is not None:
-            _is_true(world, record, reason.code, reason.text())
+            _is_true(world, record, reason)
 
 
-def _is_true(world: World, job: Record, code: Code, text: str) -> None:
+def _is_true(world: World, job: Record, reason: Wait) -> None:
     """Is this what keeps it?"""
     assert world.engine is not None
-    books, engine = world.books, world.engine
+    books, engine, code, text = world.books, world.engine, reason.code, reason.text()
 
     def keeps_it(is_so: object) -> None:
         claim(is_so, "not the reason", code, text, job)
@@ -211,6 +211,9 @@ def _is_true(world: World, job: Record, code: Code, text: str) -> None:
     # A pass has been made since anything changed, so nothing starts soon.
     keeps_it(code != "STARTING_SOON")
     fits = books.fits(job, turn)
+    if isinstance(reason, TooLittleFree):
+        labels = {each.label: each.id for each in engine.ledger.jobs.values()}
+        _are_short(books, job, reason, turn, labels)
     match code:
         case "RESOURCES" | "FAIR_SHARE":
             keeps_it(not fits or turn.rules.policy == "slots")
@@ -226,6 +229,33 @@ def _is_true(world: World, job: Record, code: Code, text: str) -> None:
             is_fifo = turn.rules.policy == "fifo"
             # Without room for it, a job with a reservation takes what is given back.
             keeps_it(is_fifo or kept or (fits and turn.rules.reserving.reserves))
+
+
+def _are_short(
+    books: Books, job: Record, reason: TooLittleFree, turn: Turn, labels: Mapping[str, int]
+) -> None:
+    """Is what it waits for short, and held by those who are named, its own user's jobs first? If
+    they gave it back, would there be enough, where all of them are named?"""
+    free, wanted = books.free(turn), books.wanted(job, turn.rules)
+    short = {name for name, each in wanted.items() if each > max(0, free[name])}
+    # One GPU that jobs share may have too little, though all together have enough.
+    shared = {name for name in turn.rules.axes.names if name.startswith("memory:")}
+    told = {each.shortage.axis: each for each in reason.shortfalls}
+    claim(short - shared == told.keys() - shared, "other things are short", job, reason, free)
+    for name, each in told.items():
+        claim(each.shortage.needed == wanted[name], "more is needed, or less", job, reason)
+        named = [(books.jobs[labels[holder.job]], holder) for holder in each.holders]
+        for record, holder in named:
+            held = books.held(record, turn.rules).get(name, 0)
+            claim(held == holder.amount > 0, "who is named holds more, or less", record, reason)
+            is_own = record.spec.user == job.spec.user
+            claim(holder.is_own is is_own, "another user's job is named", record, reason)
+        own = [holder.is_own for holder in each.holders]
+        claim(own == sorted(own, reverse=True), "others are named before the user's own", reason)
+        if name not in shared:
+            claim(each.shortage.free == max(0, free[name]), "more is free, or less", reason, free)
+            back = free[name] + sum(holder.amount for holder in each.holders)
+            claim(each.more or each.kept or back >= wanted[name], "some hold it unnamed", reason)
 
 
 def look_at_choices(
