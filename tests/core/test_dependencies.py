@@ -1,7 +1,6 @@
 """Jobs that belong together: those that wait for others, arrays, and groups that users make."""
 
 from collections import Counter
-from copy import deepcopy
 from math import inf
 from random import Random
 from typing import Any
@@ -17,10 +16,8 @@ from drfd.core.decisions.dependencies import (
     awaited,
     first_stuck,
     is_met,
-    report_all_ends,
     report_ends,
 )
-from drfd.core.explain.forecast import Forecast
 from drfd.core.explain.reasons import explain_wait
 from drfd.core.explain.waits import (
     AwaitedJob,
@@ -46,9 +43,7 @@ from drfd.core.model.job import (
     UserGroup,
 )
 from drfd.core.model.options import Demand
-from drfd.core.model.resources import Axes
 from drfd.core.scheduling.policies import POLICIES
-from drfd.core.scheduling.scheduler import Scheduler
 from fakes import (
     ALICE,
     BOB,
@@ -61,7 +56,6 @@ from fakes import (
     rules,
     schedule,
     spec,
-    tables,
 )
 from seeds import seeds
 
@@ -388,15 +382,6 @@ def test_who_is_not_told_yet_can_be_asked_about_changed_and_cancelled():
     books.ledger.check()
 
 
-def test_a_copy_of_the_books_knows_whom_to_tell(bench):
-    books = Parts(1)
-    first = books.submit(spec())
-    crowd(books, first, *(after(first) for _ in range(3)))
-    books.tell()
-    copy = deepcopy(books.ledger.with_axes(RULES.axes))
-    assert [event.job_id for event in report_all_ends(copy, 9.0)] == [3, 4]
-
-
 # -- jobs that are cancelled when they can never start ---------------------------------------------
 
 
@@ -541,28 +526,6 @@ def test_a_torn_array_of_many_pieces_is_told_in_few_steps():
 # -- the books -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "event",
-    [
-        ev.Held(job_id=9, at_s=0.0, by="alice"),
-        ev.Resumed(job_id=1, at_s=0.0, mono_s=0.0),
-        ev.Admitted(job_id=1, at_s=0.0, attempt=1),
-        ev.Launched(job_id=2, at_s=0.0, attempt=1, mono_s=0.0, cgroup=None),
-        ev.ArraySubmitted(
-            array_id=3, at_s=0.0, spec=spec(), spans=((0, 1, 1),), at_once=None, held=False
-        ),
-    ],
-    ids=lambda event: type(event).__name__,
-)
-def test_an_event_that_cannot_be_changes_nothing(event):
-    bench = Bench()
-    submit_array(bench, (0, 4, 1))
-    before = tables(bench.ledger)
-    with pytest.raises(ev.InvalidTransition):
-        bench.ledger.apply(event)
-    assert tables(bench.ledger) == before
-
-
 # -- what is asked for of a whole array ------------------------------------------------------------
 
 
@@ -627,23 +590,6 @@ def test_who_waits_for_an_array_is_told_how_its_slowest_task_stands(begun, state
         bench.schedule()
     reason = explain_wait(bench.job(other), bench.ledger, None, bench.rules)
     assert reason == WaitsFor(AwaitedJob("1", "alice", is_array=True, states=((state, 2),)))
-
-
-def test_the_books_of_a_machine_with_other_disks_have_the_same_arrays():
-    disks = (("data", 1, 0), ("gone", 0, 2))
-    few = replace(rules(), axes=Axes(disks=("data", "gone")))
-    room = replace(few.capacity, read_bps=0, write_bps=0, disks=(("data", 9, 9), ("gone", 9, 9)))
-    bench = Bench(replace(few, capacity=room))
-    asks = replace(demand(1), disks=disks)
-    array_id = submit_array(bench, (0, 4, 1), at_once=2, asked=spec(asks=asks))
-    assert len(bench.schedule()) == 2
-    again = bench.ledger.with_axes(Axes(disks=("data", "gone")))
-    again.check()
-    assert {each.demand.used_disks for each in again.specs()} == {frozenset({"data", "gone"})}
-    assert len(list(again.specs())) == 1
-    assert again.arrays[array_id].states == bench.ledger.arrays[array_id].states
-    assert again.next_id == bench.ledger.next_id
-    assert set(again.jobs) == set(bench.ledger.jobs)
 
 
 def test_an_order_about_an_array_is_one_about_each_of_its_tasks_and_is_recorded_once(bench):
@@ -766,17 +712,6 @@ def test_a_group_that_cannot_be_read_is_refused(text):
 # -- what starts -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_unlike_jobs_count_together(policy):
-    bench = Bench(replace(PATIENT, policy=policy))
-    ids = [bench.submit(grouped(cores)) for cores in (1, 2, 1, 2)]
-    assert len(bench.schedule()) == 2
-    assert bench.schedule() == []
-    bench.ledger.check()
-    assert bench.ledger.queues.running["alice", "sweep"] == 2
-    assert sorted(why_now(bench, each) is None for each in ids) == [False, False, True, True]
-
-
 def test_a_job_that_does_not_fit_keeps_no_other_of_its_group_waiting():
     bench = Bench(PATIENT)
     bench.start(replace(spec("root.bob", actor=BOB), demand=demand(5)))
@@ -875,25 +810,6 @@ def test_a_change_of_an_array_cannot_bring_too_many_kinds(monkeypatch):
 
 
 # -- forecasts -------------------------------------------------------------------------------------
-
-
-def test_a_forecast_waits_for_the_group():
-    bench = Bench(PATIENT)
-    ids = [bench.submit(grouped(at_once=1, time_limit_s=100)) for _ in range(3)]
-    assert bench.schedule() == ids[:1]
-    bench.feed(launched(ids[0]))
-
-    def start_s(job_id: int) -> float | None:
-        left = Forecast(
-            type(bench.ledger).of_jobs(bench.rules.axes, bench.ledger.jobs.values()),
-            bench.rules, Scheduler(bench.rules.half_life_s), now(),
-        )  # fmt: skip
-        return left.start_s(job_id)
-
-    first, second = start_s(ids[1]), start_s(ids[2])
-    assert first is not None
-    assert second is not None
-    assert now().at_s < first < second
 
 
 # -- whatever happens ------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Fair shares as rules: exact shares, who pays for a job, decayed use, limits by hour."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from math import inf
 from random import Random
@@ -29,7 +29,6 @@ from drfd.core.fairness.service_order import DecayedUsage
 from drfd.core.fairness.share_tree import (
     AxisClaim,
     FairShare,
-    NodeRule,
     divide,
     divide_all,
     path_up,
@@ -124,18 +123,6 @@ def holders(draw: some.DrawFn) -> Holders:
 
 @STEADY
 @given(holders())
-def test_keys_order_leaves_as_their_satisfaction_does(machine):
-    capacity, weights, used = machine
-    share_tree = flat(capacity, weights).share_tree(used, ())
-    for left in used:
-        for right in used:
-            keys = [share_tree.satisfaction_key(leaf) for leaf in (left, right)]
-            levels = [share_tree.satisfaction(leaf) for leaf in (left, right)]
-            assert (keys[0] < keys[1]) is (levels[0] < levels[1])
-
-
-@STEADY
-@given(holders())
 def test_shares_agree_with_plain_fractions(machine):
     capacity, weights, used = machine
     shares = flat(capacity, weights)
@@ -152,54 +139,6 @@ def test_shares_agree_with_plain_fractions(machine):
         axis = shares.dominant_axis(held)
         assert (axis is None) is (share == 0)
         assert axis is None or Fraction(held[axis], capacity[axis]) == share
-
-
-@examples(100, quick=3)
-@given(CAPACITIES, some.randoms(use_true_random=False))
-def test_a_standing_that_is_kept_up_to_date_is_as_one_made_anew(capacity, random):
-    """Whoever came and went: also where guarantees and limits bind, or bind no more."""
-    amounts = some_amounts(random, capacity)
-    nodes = ["root.p", "root.p.a", "root.p.b", "root.p.q", "root.p.q.c", "root.d", "root.e"]
-    rules = {path: rule for path in nodes if (rule := some_rule(random, capacity)) is not None}
-    shares = FairShare(capacity, rules)
-    kept = shares.share_tree({}, ())
-    active: dict[str, tuple[int, ...]] = {}
-    for _ in range(12):
-        leaf = random.choice(["root.p.a", "root.p.b", "root.p.q.c", "root.d", "root.e"])
-        if leaf in active:
-            kept.hold(leaf, tuple(-amount for amount in active.pop(leaf)))
-            kept.leave(leaf)
-        else:
-            active[leaf] = amounts()
-            kept.enter(leaf)
-            kept.hold(leaf, active[leaf])
-        kept.redivide()
-        fresh = shares.share_tree(active, ())
-        assert kept.charged == fresh.charged
-        for path in fresh.charged:
-            assert (
-                kept.entitled(path) == fresh.entitled(path) == slow_entitled(shares, path, active)
-            )
-            assert kept.satisfaction(path) == fresh.satisfaction(path)
-            assert kept.satisfaction_key(path) == fresh.satisfaction_key(path)
-
-
-def some_amounts(random: Random, capacity: tuple[int, ...]) -> Callable[[], tuple[int, ...]]:
-    return lambda: tuple(random.randint(0, top) for top in capacity)
-
-
-def some_rule(random: Random, capacity: tuple[int, ...]) -> NodeRule | None:
-    weights = tuple(Fraction(random.randint(1, 5), random.randint(1, 3)) for _ in capacity)
-    amounts = some_amounts(random, capacity)()
-    return random.choice(
-        [
-            None,
-            NodeRule(weights=weights),
-            NodeRule(weights=weights[:1] * len(capacity)),
-            NodeRule(limit=amounts),
-            NodeRule(guarantee=amounts),
-        ]
-    )
 
 
 def slow_entitled(shares: FairShare, path: str, active: Iterable[str]) -> tuple[Fraction, ...]:

@@ -795,28 +795,6 @@ def test_a_gpu_that_others_use_is_given_to_no_job_and_the_reason_names_them():
 # -- what comes back when --------------------------------------------------------------------------
 
 
-def test_nothing_comes_back_of_a_job_that_somebody_keeps_suspended(bench):
-    """Until it is stopped, which may be while it is frozen."""
-    bench.start()
-    bench.suspend(1)
-    assert list(context(bench, 0).ends()) == []
-    bench.feed(st.CancelAsked(now(), 1, ALICE))
-    assert [held for *_, held in context(bench, 0).ends()] == [Allocation((0, GIB, 0, 0))]
-
-
-def test_only_who_waits_has_a_place_in_the_queue(bench):
-    bench.start(spec(priority=3))
-    bench.start(spec(priority=3))
-    bench.start()
-    bench.submit(spec(priority=5))
-    bench.submit(held=True)
-    bench.suspend(1, by=None)
-    bench.suspend(2)
-    pass_context = context(bench, 0)
-    places = {job_id: pass_context.entry(job_id) for job_id in range(1, 7)}
-    assert places == {1: (-3, 1), 2: None, 3: None, 4: (-5, 4), 5: None, 6: None}
-
-
 def test_a_suspended_job_is_not_in_the_way_of_a_reservation_that_waits_for_its_memory(bench):
     """Bob's job needs the memory that alice's holds. She has run for a seventh of an odd limit:
     if her end were rounded by a hair to after the shadow time, both would wait for ever."""

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
-from functools import partial
 from itertools import permutations
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from core.oracle import Ask, Rule, Tree, Vector, line, within
+from core.oracle import Ask, Rule, Tree, line, within
 from core.worlds import (
     WEIGHT,
     World,
@@ -31,14 +30,10 @@ from core.worlds import (
     worlds,
 )
 from drfd.core.fairness.rules import ReservationSettings
-from drfd.core.fairness.share_tree import FairShare
-from drfd.core.ledger.queue import LeafQueue, Line
 from drfd.core.model.events import Admitted, StartReason
-from drfd.core.model.machine import Allocation, minus, plus, total
+from drfd.core.model.machine import Allocation
 from drfd.core.scheduling.backfill import PassContext
 from drfd.core.scheduling.policies import POLICIES, Plan, YarnKey, yarn_key
-from drfd_experiments import theory
-from drfd_experiments.theory import FlowDemand
 from fakes import ALICE, BOB, Bench, rules
 from seeds import examples
 
@@ -214,29 +209,6 @@ def test_algorithm_1_goes_on_when_only_a_limit_stops_somebody():
     assert tasks("algorithm1", world) == {"a": 1, "b": 8}
 
 
-@STEADY
-@given(some.lists(some.integers(5, 60), min_size=1, max_size=3), some.integers(1, 5), some.data())
-def test_algorithm_1_is_within_one_largest_task_of_the_continuous_answer(capacity, count, data):
-    """Theorem 7: and so are any two users of each other. Who goes on after that may go further."""
-    vector = some.tuples(*(some.integers(0, max(1, top // 3)) for top in capacity)).filter(any)
-    demands = {name: data.draw(vector) for name in "abcde"[:count]}
-    machine = tuple(capacity)
-    rounds = range(max(machine) + 1)
-    asks = [Ask(f"root.{leaf}", demand) for _ in rounds for leaf, demand in demands.items()]
-    ran = tasks("algorithm1", World(Tree(machine), asks))
-
-    def share(demand: Vector, number: int | Fraction) -> Fraction:
-        return max(number * Fraction(each, top) for each, top in zip(demand, machine, strict=True))
-
-    largest = max(share(demand, 1) for demand in demands.values())
-    wants = {leaf: FlowDemand(demand=tuple(map(Fraction, each))) for leaf, each in demands.items()}
-    ideal = theory.algorithm1(FairShare(machine), wants)
-    shares = {leaf: share(demand, ran[leaf]) for leaf, demand in demands.items()}
-    assert max(shares.values()) - min(shares.values()) <= largest
-    for leaf, demand in demands.items():
-        assert abs(shares[leaf] - share(demand, ideal[leaf])) <= largest
-
-
 # -- first come, first served ----------------------------------------------------------------------
 
 
@@ -270,49 +242,6 @@ def test_easy_starts_all_that_first_come_first_served_would(world):
     first = done_by("fifo", world).admitted
     easy = done_by("easy", world, pass_context=outlook_of(world))
     assert easy.admitted[: len(first)] == first
-
-
-@STEADY
-@given(some.randoms(use_true_random=False))
-def test_with_exact_estimates_easy_never_delays_the_first_that_waits(random):
-    """A stream under a virtual clock: nobody starts later than at the time first kept for them."""
-    jobs = {
-        job_id: (Ask("ABC"[job_id % 3], (random.randint(1, 8), random.randint(1, 8))),
-                 float(random.randint(1, 20)))
-        for job_id in range(1, 40)
-    }  # fmt: skip
-    waiting, running, promised, now_s = dict(jobs), {}, {}, 0.0
-    while waiting:
-        queues: dict[str, LeafQueue] = {}
-        for job_id, (ask, _) in waiting.items():
-            line = queues.setdefault(ask.leaf, {}).setdefault(ask.demand, Line())
-            line.add((0, job_id))
-        used: dict[str, Vector] = {}
-        for job_id in running:
-            ask = jobs[job_id][0]
-            used[ask.leaf] = plus(used.get(ask.leaf, (0, 0)), ask.demand)
-        line = [
-            (end_s, each, Allocation(jobs[each][0].demand))
-            for each, end_s in sorted(running.items(), key=lambda pair: (pair[1], pair[0]))
-        ]
-        done = plan(
-            "easy", queues=queues, used=used, free=minus((10, 10), total(used.values(), (0, 0))),
-            shares=FairShare((10, 10)),
-            pass_context=PassContext(
-                now_s=now_s, reserving=ReservationSettings(),
-                ends=partial(list, line),
-                since_s=lambda job_id: 0.0, length_s=lambda job_id: jobs[job_id][1],
-                entry=lambda job_id: (0, job_id), leaf=lambda job_id: jobs[job_id][0].leaf,
-                before=(),
-            ),
-        )  # fmt: skip
-        for job_id in done.admitted:
-            assert now_s <= promised.get(job_id, now_s)
-            running[job_id] = now_s + waiting.pop(job_id)[1]
-        for kept in done.reservations:
-            promised.setdefault(kept.job_id, kept.start_s)
-        now_s = min(running.values())
-        running = {job_id: end_s for job_id, end_s in running.items() if end_s > now_s}
 
 
 # -- the comparator of YARN ------------------------------------------------------------------------

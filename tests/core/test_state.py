@@ -112,30 +112,12 @@ def test_an_event_moves_the_job_as_the_table_says_or_changes_nothing(state, kind
     ledger.check()
 
 
-@pytest.mark.parametrize("state", LIVE)
-def test_a_job_cannot_be_born_twice(state):
-    """The same id again would be counted twice in every table."""
-    ledger = ledger_at(state)
-    before = tables(ledger)
-    with pytest.raises(ev.InvalidTransition):
-        ledger.apply(happened(ev.Submitted, spec=spec("root.bob", actor=BOB)))
-    assert tables(ledger) == before
-
-
 def test_equal_texts_of_jobs_are_one_and_none_is_kept_for_ever():
     """Some versions of Python never give up interned texts, of which a user chooses new ones."""
     first, second = (replace(spec(), stdout="/".join(["here", "out"])) for _ in range(2))
     assert first.stdout is second.stdout
     other = "/".join(["here", "out"])
     assert sys.intern(other) is other
-
-
-def test_an_event_about_a_job_that_has_ended_is_an_invalid_transition():
-    ledger = ledger_at(S.ENDED)
-    before = tables(ledger)
-    with pytest.raises(ev.InvalidTransition):
-        ledger.apply(happened(ev.Cleaned))
-    assert tables(ledger) == before
 
 
 # -- check -----------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 
 from daemon.desk import Desk
 from drfd.common.errors import NotPermitted, Refused
-from drfd.core.model.job import JobState, Outcome
+from drfd.core.model.job import JobState
 from drfd.daemon.launcher_link.messages import LaunchSettings, order_for, with_slurm_variables
 from drfd.daemon.lookup import lookup, views
 from drfd.daemon.lookup.rows import WaitingRows
@@ -221,26 +221,6 @@ async def test_why_counts_the_tasks_of_an_array_for_its_owner(desk):
 
 
 # -- wait --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("failed", "outcome"),
-    [(None, Outcome.CANCELLED), (0, Outcome.FAILED), (1, Outcome.CANCELLED)],
-)
-async def test_the_outcome_of_an_array_is_that_of_its_first_task_that_has_not_completed(
-    desk, failed, outcome
-):
-    array = await desk.submit(ALICE, array="0-3", held=True)
-    if failed is not None:
-        await desk.ask(ALICE, op="release", select={"ids": [f"{array}_{failed}"]})
-        await desk.finish(array + 1 + failed, exit_code=3)
-    await desk.ask(ALICE, op="cancel", select={"ids": [array]})
-    journal = desk.shell.journal
-    found = journal.arrays.get(array)
-    assert found is not None
-    bad = journal.arrays.first_bad(found)
-    assert bad is not None and bad.outcome is outcome
-    assert journal.outcome(array) is outcome
 
 
 async def test_wait_returns_with_the_last_task_and_the_first_bad_ones_exit_code(desk):

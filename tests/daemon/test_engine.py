@@ -16,13 +16,12 @@ from drfd.core.fairness.rules import Pool, Preempting, ReservationSettings, Rule
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.calendar import Calendar, LimitSpan, LimitSteps
-from drfd.core.model.effects import Freeze, Kill, Launch, RemoveAttempt, Terminate
-from drfd.core.model.job import Broken, Dependency, JobSpec, Outcome, RequiredOutcome
+from drfd.core.model.effects import Freeze, Launch, RemoveAttempt, Terminate
+from drfd.core.model.job import Dependency, JobSpec
 from drfd.core.model.options import Demand
 from drfd.core.model.resources import Axes, ClusterNode
 from drfd.core.scheduling.debts import Debt
 from drfd.daemon.engine.engine import Inbox, Work
-from drfd.daemon.lookup.views import job_view
 from drfd.journal.journal import Journal
 from fakes import (
     ADMIN,
@@ -289,24 +288,6 @@ def promised(make_shell: MakeShell, clock: Any, **how: Any) -> Shell:
     return shell
 
 
-PROMISED = {1: "RUNNING", 2: "PENDING", 3: "PENDING"}
-
-
-def test_a_turn_that_cannot_be_recorded_forgets_no_reservation(make_shell):
-    shell = promised(make_shell, now, journal=FullDisk)
-    shell.journal.is_full = True
-    shell.turn(asks(1, held=True))
-    shell.journal.is_full = False
-    shell.engine.want_pass()
-    shell.turn()
-    assert states(shell) == PROMISED
-    # Nor do other kinds of resources.
-    shell.engine.adopt(replace(shell.engine.rules, axes=Axes(gres=("gpu",))))
-    shell.turn()
-    assert states(shell) == PROMISED
-    shell.host.take()
-
-
 @pytest.fixture(params=[None, ev.Admitted, ev.Submitted], ids=["commit", "admit", "submit"])
 def full(make_shell, request):
     """A shell with one launched job, whose disk is then full."""
@@ -317,16 +298,6 @@ def full(make_shell, request):
     shell.journal.is_full = True
     shell.journal.refused_kind = request.param
     return shell
-
-
-def test_a_turn_that_cannot_be_written_has_not_happened(full):
-    before = tables(full.engine.ledger)
-    answers = full.turn((asks(), PAYLOAD), asks(99), asks())
-    assert [(type(answer), answer.code) for answer in answers] == [(HostError, "journal")] * 3
-    assert (full.host.take(), full.changed) == ([], [])
-    assert tables(full.engine.ledger) == before
-    assert tables(full.journal.load(full.engine.rules.axes)) == before
-    assert full.journal.submissions.get(2) is None
 
 
 class WithoutMemory(FullDisk):
@@ -477,45 +448,6 @@ def test_work_that_is_due_before_the_timer_is_set_still_has_a_turn(make_shell):
     assert shell.engine.due_s() == pytest.approx(0.001)
 
 
-def test_after_a_restart_jobs_are_told_of_tasks_and_arrays_that_ended_in_any_way(make_shell):
-    shell = make_shell()
-    shell.engine.turn([Work(st.DrainAsked(now(), True, ADMIN))])
-    spans = ((0, 3, 1),)
-    shell.engine.turn([Work(replace(asks(held=True), spans=spans)) for _ in range(2)])
-    # One task has a record of its own, and ends otherwise than the others.
-    shell.engine.turn([Work(st.ReleaseAsked(now(), 2, ALICE))])
-    wants = [Dependency(each, RequiredOutcome.ANY) for each in (1, 2, 3, 6, 8)]
-    waiting = [replace(asks(), spec=spec(after=(each,))) for each in wants]
-    waiting.append(replace(asks(), spec=spec(after=tuple(wants))))
-    shell.engine.turn(list(map(Work, waiting)))
-    ids = list(range(11, 17))
-    shell.engine.notified_at_once = 0
-    for array_id in (1, 6):
-        shell.engine.turn([Work(st.CancelAsked(now(7), array_id, ALICE))])
-    assert len(untold(shell, ids)) == 6
-    before = shell.engine.ledger.dependents.ended
-    shell = make_shell()
-    after = shell.engine.ledger.dependents.ended
-    assert {on: end[:3] for on, end in before.items()} == {on: end[:3] for on, end in after.items()}
-    shell.engine.turn([])
-    assert untold(shell, ids) == []
-    assert {shell.engine.ledger.jobs[each].eligible_at for each in ids} == {now(7).at_s}
-
-
-def test_a_job_whose_end_nobody_knows_any_more_ended_as_a_lost_one(make_shell):
-    """Its record was removed from the history before all were told: they do not wait for ever."""
-    shell = make_shell()
-    job_id, ids = with_dependents(shell, 2)
-    shell.engine.notified_at_once = 0
-    shell.engine.turn([Work(gone(job_id))])
-    shell.journal.close()
-    with sqlite3.connect(shell.journal.path) as database:
-        database.execute("delete from jobs where id = 1")
-    shell = make_shell()
-    shell.engine.turn([])
-    assert [shell.engine.ledger.jobs[each].broken for each in ids] == [Broken(1, Outcome.LOST)] * 2
-
-
 # -- suspensions and debts over time -----------------------------------------------------------
 
 
@@ -560,24 +492,6 @@ def begins(clock: Clock, job_id: int, attempt: int = 1) -> st.LaunchedReport:
 
 def ends(clock: Clock, job_id: int, attempt: int = 1) -> st.ExitedReport:
     return replace(ended(job_id, attempt), at_s=clock().at_s, mono_s=clock().mono_s)
-
-
-def test_the_bound_of_a_suspension_runs_on_over_the_daemons_end(make_shell, clock):
-    how = replace(rules(), max_suspended_s=2 * HOUR)
-    shell = make_shell(by=how, clock=clock)
-    shell.turn(of_pool(clock))
-    shell.turn(begins(clock, 1))
-    shell.turn(
-        st.SuspendAsked(clock(), 1, ALICE),
-        st.FrozenReport(clock().at_s, 1, 1, mono_s=clock().mono_s),
-    )
-    shell.host.take()
-    clock.at_s += HOUR
-    later = make_shell(by=how, clock=clock)
-    assert later.engine.due_s() == HOUR
-    clock.at_s += HOUR
-    later.turn(st.Tick(clock()))
-    assert later.host.take()[-1] == Kill(1, 1)
 
 
 async def test_shares_show_what_reservations_have_kept_idle(make_desk, clock):
@@ -641,29 +555,10 @@ def test_a_new_half_life_counts_from_its_reload_on_and_after_a_restart(make_shel
         run_of(second, clock, 4)
 
 
-def test_an_end_that_was_not_recorded_at_first_counts_once_after_a_restart(make_shell):
-    clock = [now()]
-    first = make_shell(clock=lambda: clock[0], journal=FullDisk)
-    first.turn(asks(), asks())
-    ends = [replace(ended(job_id), at_s=now(50).at_s) for job_id in (1, 2)]
-    first.turn(launched(1), launched(2), *ends)
-    clock[0] = now(700)
-    first.journal.is_full = True
-    first.turn(gone(1))
-    first.journal.is_full = False
-    clock[0] = now(1400)
-    first.turn(gone(2))
-    first.turn(gone(1))
-    first.host.take()
-    counted = first.engine.scheduler.past_runs
-    assert make_shell(clock=lambda: clock[0]).engine.scheduler.past_runs == counted
-
-
 # -- clocks that are set -----------------------------------------------------------------------
 
 
 YEAR_S = 365 * 86400.0
-jumps = pytest.mark.parametrize("jump_s", [YEAR_S, -YEAR_S, -1_700_000_000.0, HOUR, -0.001])
 
 
 def running(shell: Shell, clock: Clock, asked: JobSpec) -> int:
@@ -673,52 +568,6 @@ def running(shell: Shell, clock: Clock, asked: JobSpec) -> int:
     assert shell.host.take() == [Launch(job_id, 1)]
     shell.turn(begins(clock, job_id))
     return job_id
-
-
-@jumps
-def test_a_time_limit_counts_time_that_has_passed(make_shell, clock, jump_s):
-    shell = make_shell(clock=clock)
-    job_id = running(shell, clock, spec(time_limit_s=60))
-    clock.at_s += 30
-    clock.set_by_s = jump_s
-    for passes_s, effects in ((0, []), (29, []), (2, [Terminate(job_id, 1)])):
-        clock.at_s += passes_s
-        shell.turn(st.Tick(clock()))
-        assert shell.host.take() == effects
-    shell.turn(replace(ends(clock, job_id), exit_code=None, signal=15))
-    assert shell.host.take() == [RemoveAttempt(job_id, 1)]
-    assert shell.engine.ledger.jobs[job_id].outcome is Outcome.TIMEOUT
-
-
-@jumps
-def test_a_job_that_ends_before_its_start_by_the_clock_is_told(make_shell, clock, jump_s):
-    shell = make_shell(clock=clock)
-    job_id = running(shell, clock, spec())
-    clock.at_s += 5
-    clock.set_by_s = jump_s
-    shell.turn(replace(ends(clock, job_id), exit_code=3))
-    assert shell.host.take() == [RemoveAttempt(job_id, 1)]
-    shell.turn(gone(job_id))
-    job = shell.journal.job(job_id)
-    assert job is not None and (job.outcome, job.exit_code) == (Outcome.FAILED, 3)
-    view = job_view(job, reason=None, usage=None, private=True)
-    assert (view["state"], view["ended_at"]) == ("FAILED", job.ended_at)
-    running(shell, clock, spec())
-
-
-@jumps
-def test_a_restart_after_the_clock_was_set_finds_the_same_books(make_shell, clock, jump_s):
-    shell = make_shell(clock=clock)
-    done, going = (running(shell, clock, spec(time_limit_s=at)) for at in (None, 60))
-    shell.turn(ends(clock, done))
-    assert shell.host.take() == [RemoveAttempt(done, 1)]
-    shell.turn(gone(done))
-    clock.at_s += 70
-    clock.set_by_s = jump_s
-    again = make_shell(clock=clock)
-    assert tables(again.engine.ledger) == tables(shell.engine.ledger)
-    again.turn(st.Tick(clock()))
-    assert again.host.take() == [Terminate(going, 1)]
 
 
 @pytest.mark.parametrize("jump_s", [-YEAR_S, -HOUR])
