@@ -20,11 +20,10 @@ from pathlib import Path
 import pytest
 
 from drfd.core.decisions import dependencies
-from drfd.core.ledger import ledger
 from drfd.core.model import effects as ef
 from drfd.core.model import events as ev
 from drfd.core.model.job import Outcome
-from drfd.core.scheduling import backfill, policies
+from drfd.core.model.machine import Allocation, FreeResources
 from drfd.daemon.engine import engine
 from slurm_cluster import missing
 from torture.fuzz import CORPUS, TARGETS, attack, corpus_of, made
@@ -109,12 +108,11 @@ def test_a_run_is_the_same_every_time():
 
 
 def let_all_in(patch: pytest.MonkeyPatch) -> None:
-    for module in (backfill, policies):
-        patch.setattr(module, "fits", lambda demand, room: True)
+    patch.setattr(FreeResources, "fits", lambda room, demand: True)
 
 
 def give_nothing_back(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ledger, "minus", lambda left, right: left)
+    patch.setattr(Allocation, "__sub__", lambda left, right: left)
 
 
 def forget_times(patch: pytest.MonkeyPatch) -> None:
