@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from drfd.client.connection import Connection, choose
 from drfd.client.option_values import fields_of, taken
@@ -23,6 +23,9 @@ from drfd.common.errors import BY_KIND, DrfdError, Refused
 from drfd.common.units import parse_duration, parse_memory
 from drfd.payload.submitter import as_given, capture
 from drfd.protocol.job_options import BY_KEY, OPTIONS
+
+if TYPE_CHECKING:
+    from drfd.client.option_values import Values
 
 #: Jobs, arrays, and tasks: 42, "42_7", "3-7,9", a `JobInfo`, or several of these.
 Ids = int | str | JobInfo | Iterable[int | str | JobInfo]
@@ -288,7 +291,7 @@ def job_fields(
     )
 
 
-def _values(options: Mapping[str, Any]) -> dict[str, Any]:
+def _values(options: Mapping[str, Any]) -> Values:
     """Return the values of the options that are given, by key."""
     found = {
         option.key: taken(option, options[option.key])

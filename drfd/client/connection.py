@@ -293,7 +293,7 @@ class Connection:
             )
         return reply
 
-    def addressed(self, fields: Submission) -> dict[str, Any]:
+    def addressed(self, fields: Submission) -> dict[str, object]:
         """Return the fields of a new job, whose environment tells `drf` inside it of this
         daemon."""
         return {**fields, "env": addressed(fields["env"], str(self.path))}

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from drfd.common.units import Range
     from drfd.payload.pack import Submission
 
+    #: The values of the options that are given, by the options' keys.
+    Values = Mapping[str, Any]
+
 #: The disk's name, or None for the disk of the working directory; bytes read and written per
 #: second.
 Rates = tuple[str | None, int, int]
@@ -358,17 +361,18 @@ def taken(option: Option, given: Any) -> Any:
     return kind.read(option, ",".join(map(str, given)) if option.many else str(given))
 
 
-def fields_of(values: Mapping[str, Any]) -> dict[str, Any]:
+def fields_of(values: Values) -> dict[str, object]:
     """Return the fields of a request for these values by key; None and False stand for an option
     that is not given."""
-    fields: dict[str, Any] = {}
+    fields: dict[str, object] = {}
     for option in OPTIONS:
         value = values.get(option.key)
         if value is None or value is False or not option.field:
             continue
         found = KINDS[option.kind].encode(value)
-        if isinstance(found, dict):
-            found = {**fields.get(option.field, {}), **found}
+        before = fields.get(option.field)
+        if isinstance(found, dict) and isinstance(before, dict):
+            found = {**before, **found}
         fields[option.field] = found
     return fields
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from drfd.client.option_values import Values
     from drfd.payload.pack import Submission
 
 #: Usual places of sendmail, which an ordinary user's PATH often lacks.
@@ -39,7 +40,7 @@ fi
 def submission(
     argv: Sequence[str],
     env: Mapping[str, str],
-    values: Mapping[str, Any],
+    values: Values,
     *,
     cwd: str | None = None,
     script: str | None = None,
@@ -59,9 +60,10 @@ def submission(
         from drfd.client.shell_lines import name_of
 
         usual = name_of(argv)
-    found: dict[str, Any] = {
+    where = _working_directory() if cwd is None else os.path.abspath(cwd)
+    found = {
         "argv": list(argv),
-        "cwd": _working_directory() if cwd is None else os.path.abspath(cwd),
+        "cwd": where,
         "demand": {},
         "name": usual,
         "umask": umask,
@@ -70,9 +72,8 @@ def submission(
         "attach": attach,
         **fields_of(values),
     }
-    found = completed(found, os.environ) | output_fields(
-        found, output_directory(found["cwd"], os.environ)
-    )
+    found = completed(found, os.environ)
+    found |= output_fields(found, output_directory(where, os.environ))
     return {key: value for key, value in found.items() if value is not None}
 
 
@@ -81,12 +82,12 @@ def completed(fields: Submission, environ: Mapping[str, str]) -> dict[str, Any]:
     found = dict(fields)
     if "notify" in found:
         found["notify"] = with_way(found["notify"], environ)
-    if "times" not in found.get("retry", {"times": 0}):
+    if "times" not in fields.get("retry", {"times": 0}):
         raise Refused("bad-value", "--retry-on says when to try again; --retry N how often")
     return found
 
 
-def with_way(notify: Submission, environ: Mapping[str, str]) -> dict[str, Any]:
+def with_way(notify: Submission, environ: Mapping[str, str]) -> Submission:
     """Return the `notify` of a request with what it leaves out: that it is for the end, and the
     command. Raises Refused if there is no way to notify."""
     found = {"on": ["end"], **notify}

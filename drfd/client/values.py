@@ -34,7 +34,7 @@ class Value:
 
 
 @cache
-def _kinds(kind: Any) -> dict[str, Any]:
+def _kinds(kind: Any) -> dict[str, object]:
     """Return the types of the fields of a value."""
     hints = get_type_hints(kind)
     return {each.name: hints[each.name] for each in fields(kind)}

@@ -168,7 +168,7 @@ def _pickler() -> Any:
 
 
 def _made_again(
-    kind: type[BaseException], arguments: tuple[Any, ...], state: dict[str, Any] | None = None
+    kind: type[BaseException], arguments: tuple[Any, ...], state: dict[str, object] | None = None
 ) -> BaseException:
     builtin = _builtin(kind)
     made = builtin.__new__(kind, *arguments)

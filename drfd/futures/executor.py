@@ -139,7 +139,8 @@ class Executor(concurrent.futures.Executor):
         if max_workers is not None and max_workers < 1:
             raise ValueError("max_workers must be greater than 0")
         self._max_workers = max_workers
-        self._options = self._checked("Executor", options)
+        self._options = options
+        self._check("Executor", options)
         place = paths.user_state(os.environ) / "futures" if directory is None else Path(directory)
         self._calls = _Calls(connect(socket), place, max_workers)
 
@@ -147,18 +148,18 @@ class Executor(concurrent.futures.Executor):
         """Return an executor whose jobs have these options besides those of this one. Both are shut
         down together."""
         other = copy.copy(self)
-        other._options = self._checked("Executor.options", {**self._options, **options})
+        other._options = {**self._options, **options}
+        self._check("Executor.options", other._options)
         return other
 
-    def _checked(self, function: str, options: dict[str, Any]) -> dict[str, Any]:
-        """Return the options. Raises TypeError or Refused for what is none."""
+    def _check(self, function: str, options: Mapping[str, object]) -> None:
+        """Raise TypeError or Refused for what is no option."""
         for name in _OWN:
             if name in options:
                 raise TypeError(f"{function}() has no option {name}")
         if self._max_workers is not None and options.get("group"):
             raise TypeError("max_workers needs the group: give it as group='NAME%N' alone")
         job_fields([sys.executable], options, function=function)
-        return options
 
     def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Submit one call as a job. Raises `drfd.client.DrfdError` if it is not accepted."""

@@ -118,7 +118,7 @@ class Change(Changes, frozen=True, kw_only=True):
     group: UserGroup | None = None
 
 
-def changed_fields(source: object) -> dict[str, Any]:
+def changed_fields(source: object) -> dict[str, object]:
     """Return the new values in a `Change` or in an `Altered`, by field of the specification."""
     values = ((option, getattr(source, option.name, None)) for option in OPTIONS)
     return {

@@ -74,7 +74,7 @@ class Resources(Struct, frozen=True, kw_only=True, cache_hash=True):
     def with_amounts(self, amounts: Mapping[str, int]) -> Resources:
         """Return these amounts in place of its own, and zero for axes that are left out. Names that
         are of none of these axes are ignored."""
-        fields: dict[str, Any] = {each.field: amounts.get(name, 0) for name, each in AXES.items()}
+        fields = {each.field: amounts.get(name, 0) for name, each in AXES.items()}
         pairs = (name.partition(":") for name in amounts)
         disks = dict.fromkeys(disk for kind, _, disk in pairs if disk and kind in DISK_AXES)
         rates: Any = (
