@@ -543,6 +543,19 @@ def test_the_jobs_on_the_gpu_that_is_free_first_are_named():
     assert (short.more, short.kept, short.shortage.free) == (0, 0, 2 * GIB)
 
 
+def test_the_job_on_the_gpu_that_is_free_first_is_named_to_one_that_lacks_cores_too():
+    """It would do for the GPU; who holds the cores is told beside it."""
+    bench = Bench(with_shared_gpus(2))
+    bench.start(of_gpus(1, time_limit_s=1200))
+    first = bench.start(of_gpus(1, time_limit_s=600))
+    cores = bench.start(spec(asks=demand(7, 1)))
+    asks = replace(demand(3, 1), gres=(("gpu", 1),))
+    found = why(bench, bench.submit(spec("root.bob", actor=BOB, asks=asks)))
+    assert isinstance(found, TooLittleFree)
+    named = [[each.job for each in short.holders] for short in found.shortfalls]
+    assert named == [[str(cores)], [str(first)]]
+
+
 def test_a_wait_for_several_gpus_says_how_much_is_of_free_ones():
     bench = Bench(with_shared_gpus(4))
     running = [bench.start(of_gpu_memory(memory)) for memory in (14, 12)]

@@ -157,6 +157,9 @@ def _enough_parts(case: Case, axis: int, free: FreeResources) -> tuple[list[_Par
     without those that have only what is in other places than the demand would get; and how much
     is kept free for processes outside drfd, if these jobs are not enough."""
     demand, ledger, external = case.demand, case.ledger, case.plan.external
+    if "" in free.nodes:
+        # Of the only machine, each resource by itself is enough or not.
+        demand = tuple([amount if at == axis else 0 for at, amount in enumerate(demand)])
     shut = () if external is None else external.shared_names(ledger.axes)
     found: list[_Part] = []
     room = free.shut(shut)
