@@ -8,6 +8,7 @@ without reason, and no job starves.
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
 from operator import itemgetter
@@ -45,6 +46,7 @@ from core.worlds import (
 )
 from drfd.core.fairness.rules import ReservationSettings
 from drfd.core.fairness.share_tree import FairShare
+from drfd.core.ledger.queue import Entry
 from drfd.core.model.job import ROOT
 from drfd.core.model.machine import (
     Allocation,
@@ -81,6 +83,24 @@ class Arrival(NamedTuple):
     #: The estimate of `run_s`.
     guess_s: int
     priority: int = 0
+
+
+@dataclass(kw_only=True)
+class ClockContext(PassContext):
+    clock: "Clock"
+
+    def since_s(self, job_id: int) -> float:
+        return self.clock.came_s[job_id]
+
+    def length_s(self, job_id: int) -> float:
+        return self.clock.asks[job_id].guess_s
+
+    def entry(self, job_id: int) -> Entry | None:
+        is_waiting = job_id in self.clock.waiting
+        return (-self.clock.asks[job_id].priority, job_id) if is_waiting else None
+
+    def leaf(self, job_id: int) -> str:
+        return self.clock.asks[job_id].leaf
 
 
 class Clock(ABC):
@@ -153,7 +173,8 @@ class Clock(ABC):
 
     def context(self, held: Mapping[int, Allocation]) -> PassContext:
         patience_s, drain_after_s, depth, passes, allowance_s = self._patience
-        return PassContext(
+        return ClockContext(
+            clock=self,
             now_s=self.now_s,
             reserving=ReservationSettings(
                 delay_s=patience_s,
@@ -162,15 +183,9 @@ class Clock(ABC):
                 passes=passes,
                 allowance_s=allowance_s,
             ),
-            ends=lambda: sorted(
+            line=sorted(
                 [(self.guess_s(each), each, held[each]) for each in held], key=itemgetter(0, 1)
             ),
-            since_s=lambda job_id: self.came_s[job_id],
-            length_s=lambda job_id: self.asks[job_id].guess_s,
-            entry=lambda job_id: (
-                (-self.asks[job_id].priority, job_id) if job_id in self.waiting else None
-            ),
-            leaf=lambda job_id: self.asks[job_id].leaf,
             before=all_reserved(self.last),
             debts={} if self.last is None else self.last.debts,
         )

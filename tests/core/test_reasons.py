@@ -115,7 +115,7 @@ def test_a_shortage_of_something_that_nobody_holds_any_more_names_nobody(bench):
     bench.start(of(BOB, 9))
     bench.suspend(1, by=ADMIN)
     bench.submit()
-    full = Plan(free=FreeResources((0, 6 << 30, 0, 0)), find_order=lambda: ["root.alice"])
+    full = Plan(free=FreeResources((0, 6 << 30, 0, 0)))
     assert why(bench, 2, full) == too_little("cores", 1000, 0)
     bench.feed(st.CancelAsked(now(), 1, ADMIN))
     bench.finish(1)
@@ -145,7 +145,7 @@ def test_a_resource_that_the_job_does_not_ask_for_is_never_what_it_waits_for():
     bench.submit()
     smaller = altered(bench.rules, capacity=demand(9, 18, read=100, write=1000))
     free = FreeResources((8000, 17 << 30, -800, 1000))
-    last = Plan(free=free, find_order=lambda: ["root.alice"])
+    last = Plan(free=free)
     assert explain_wait(bench.job(2), bench.ledger, last, smaller) == NextPass()
 
 

@@ -8,25 +8,22 @@ made on the state after the named holders have ended.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, islice
 from math import inf
-from typing import TypeVar
 
 from drfd.core.explain.waits import Holder, ReservedFirst, ResourceShortage, ServedFirst, Shortfall
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import ShareTree, path_up, ways_apart
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.events import StartReason
-from drfd.core.model.job import ROOT, Job, JobState
+from drfd.core.model.job import ROOT, Job
 from drfd.core.model.machine import FreeResources, Vector, fits, plus
 from drfd.core.scheduling.backfill import Delays
 from drfd.core.scheduling.policies import PassInput, Plan, drf
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
-
-T = TypeVar("T")
 
 #: The number of holders of one resource, and of leaves, that an explanation names.
 _NAMED = 3
@@ -53,11 +50,6 @@ class Case:
     @property
     def leaf(self) -> str:
         return self.job.spec.leaf
-
-    def cached(self, key: Hashable, find: Callable[[], T]) -> T:
-        """Return what is found out for jobs that are alike: a listing explains many of them. A
-        suspended job holds something itself."""
-        return self.plan.cached(key, find) if self.job.state is JobState.PENDING else find()
 
     @cached_property
     def short(self) -> list[int]:
@@ -117,8 +109,7 @@ def find_limit_holders(
 ) -> tuple[tuple[Holder, ...], int]:
     """Return who holds what keeps the node at its limit, and the number of those not named: jobs of
     the node that hold so much of the resource together that the job would fit within the limit."""
-    key = "limit", path, axis, lacking, case.job.spec.user, case.ledger.allocations.version
-    return case.cached(key, lambda: _named(case, list(_enough(case, axis, lacking, path))))
+    return _named(case, list(_enough(case, axis, lacking, path)))
 
 
 def _named(case: Case, parts: Sequence[_Part]) -> tuple[tuple[Holder, ...], int]:
@@ -193,14 +184,10 @@ def _by_owner(case: Case, axis: int) -> tuple[Iterator[_Part], Iterator[_Part]]:
     with those whose time limit ends first before the others, then the largest. A suspended job does
     not wait for what it has kept itself."""
     ledger = case.ledger
-
-    def by_end() -> list[_Part]:
-        every = chain(*[held.items() for held in ledger.allocations.values()])
-        amounts = ((ledger.jobs[job_id], held.sums[axis]) for job_id, held in every)
-        found = [part for part in amounts if part[1] > 0]
-        return sorted(found, key=lambda part: (limit_ends_s(part[0]) or inf, -part[1], part[0].id))
-
-    parts = case.plan.cached(("by end", axis, ledger.allocations.version), by_end)
+    every = chain(*[held.items() for held in ledger.allocations.values()])
+    amounts = ((ledger.jobs[job_id], held.sums[axis]) for job_id, held in every)
+    parts = [part for part in amounts if part[1] > 0]
+    parts.sort(key=lambda part: (limit_ends_s(part[0]) or inf, -part[1], part[0].id))
     user, own_id = case.job.spec.user, case.job.id
     own = (part for part in parts if part[0].spec.user == user and part[0].id != own_id)
     return own, (part for part in parts if part[0].spec.user != user)
@@ -226,14 +213,8 @@ def after(case: Case, blame: Blame) -> ShareTree:
     gone = frozenset(held.keys() - ledger.queues.keys())
     gone = frozenset([leaf for leaf in gone if ledger.used[leaf] == held[leaf]])
     if gone:
-
-        def without_them() -> ShareTree:
-            used = {leaf: held for leaf, held in ledger.used.items() if leaf not in gone}
-            return case.rules.shares.share_tree(used, [*ledger.queues, case.leaf])
-
-        cached = case.plan.cached((gone, ledger.allocations.version), without_them)
-        # The leaf may be newer than the tree.
-        share_tree = cached if case.leaf in cached.nodes else without_them()
+        used = {leaf: held for leaf, held in ledger.used.items() if leaf not in gone}
+        share_tree = case.rules.shares.share_tree(used, [*ledger.queues, case.leaf])
     return share_tree.without((leaf, held[leaf]) for leaf in held.keys() & share_tree.nodes.keys())
 
 
@@ -292,12 +273,14 @@ def _pass_after(
     """Return a pass over these leaves, and those with a reservation, when the blamed jobs have
     ended. The job's leaf wins ties. Jobs with a reservation start beside `max_starts` others."""
     ledger, plan, shares = case.ledger, case.plan, case.rules.shares
+    index = plan.wait_index
     before = tuple([each for each in plan.reservations if each.leaf in share_tree.nodes])
     queues = {}
     for path in dict.fromkeys([*order, *[each.leaf for each in before]]):
         if path in ledger.queues and path in share_tree.nodes:
             lines, most = ledger.queues[path], shares.most(path)
-            heads = [each for _, each in plan.heads(path)[:_MOST_LOOKS] if each in lines]
+            line = () if index is None else index.heads_in_order.get(path, ())
+            heads = [each for _, each in line[:_MOST_LOOKS] if each in lines]
             able = islice(filter(blame.free.fits, heads), _MOST_DEMANDS)
             # Ties are decided by the first job of a leaf, whether it fits or not.
             first = islice((each for each in heads if fits(each, most)), 1)
@@ -313,7 +296,7 @@ def _pass_after(
         ends = [each for each in context.ends() if each[1] not in gone]
         suspended = {at: each for at, each in context.suspended.items() if each[0] in queues}
         before = tuple([each for each in before if each.leaf in queues])
-        context = replace(context, ends=lambda: ends, before=before, suspended=suspended)
+        context = replace(context, line=ends, before=before, suspended=suspended)
     return drf(
         PassInput(
             wait_index=WaitIndex(tables, share_tree),

@@ -257,9 +257,7 @@ def closed_in_pass(case: Case) -> Wait | None:
             case NoSlot():
                 return waits.SlotsTaken(case.rules.slot_count or 0)
             case NoRoom(path):
-                if path != ROOT:
-                    return path_limit(case, tree)
-                return external_use(case) or too_little(case)
+                return _without_room(case, path)
             case Delays(_, delayed):
                 return _kept_for(case, delayed, job_id)
             case Behind(first):
@@ -331,19 +329,28 @@ def external_use(case: Case) -> Wait | None:
     return waits.ExternalUse(shortage, used, kept, instances, users=tuple(users[:_TOLD_USERS]))
 
 
-def too_little(case: Case) -> Wait:
+def _without_room(case: Case, path: str) -> Wait | None:
+    """Return what takes the room at the node that the job lacks."""
+    job, plan, found = case.job, case.plan, case.plan.no_room
     key = case.leaf, case.demand, case.ledger.allocations.version
-    found = case.cached(key, lambda: _too_little(case))
-    if not isinstance(found, waits.TooLittleFree):
-        return found
-    own = case.plan.reservation_of(case.job.id)
+    # A suspended job holds something itself.
+    if job.state is not JobState.PENDING:
+        found = {}
+    if key not in found:
+        if path != ROOT:
+            found[key] = path_limit(case, case.share_tree)
+        else:
+            found[key] = external_use(case) or _too_little(case)
+    reason: Wait | None = found[key]
+    if not isinstance(reason, waits.TooLittleFree):
+        return reason
+    own = plan.reservation_of(job.id)
     if own is not None:
-        certainty = case.plan.certainty_of(own)
-        return waits.HasReservation(found.shortfalls, own.start_s, certainty)
-    debt, allowance_s = case.plan.debts.get(case.leaf), case.rules.reserving.allowance_s
+        return waits.HasReservation(reason.shortfalls, own.start_s, plan.certainty_of(own))
+    debt, allowance_s = plan.debts.get(case.leaf), case.rules.reserving.allowance_s
     if debt is not None and debt.beyond(allowance_s):
-        return waits.OwesIdle(found.shortfalls, case.leaf, debt.repaid_s(allowance_s))
-    return found
+        return waits.OwesIdle(reason.shortfalls, case.leaf, debt.repaid_s(allowance_s))
+    return reason
 
 
 def _too_little(case: Case) -> Wait:

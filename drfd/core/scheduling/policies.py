@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -30,7 +30,7 @@ from heapq import heappop, heappush
 from itertools import islice
 from math import inf
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any
 
 from drfd.core.fairness.service_order import NEVER, PassOver, Rank, SortKey, by_satisfaction
 from drfd.core.fairness.share_tree import (
@@ -48,7 +48,6 @@ from drfd.core.model.events import StartReason
 from drfd.core.model.job import ROOT, Postponed
 from drfd.core.model.machine import FreeResources, Vector, fits, plus
 from drfd.core.scheduling.backfill import (
-    UNTIMED,
     Backfill,
     Closed,
     Delays,
@@ -61,8 +60,6 @@ from drfd.core.scheduling.debts import Debt, settled
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.release_times import Certainty
 from drfd.core.scheduling.wait_index import Head, MakeRank, WaitIndex
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,11 +86,9 @@ class Plan:
     starts: Mapping[int, Start] = field(default_factory=dict)
     #: The resources left after them.
     free: FreeResources
-    #: Returns the leaves that still have waiting jobs, in the order in which they would be served
-    #: next; until the next pass.
-    find_order: Callable[[], Sequence[str]] = field(default=list, compare=False)
-    #: Returns the first waiting job of each demand of a leaf, in order; until the next pass.
-    heads: Callable[[str], Sequence[Head]] = field(default=lambda leaf: (), compare=False)
+    #: What still waits after the pass, by leaf, and the share tree; the next pass changes both.
+    #: None if no policy was asked.
+    wait_index: WaitIndex | None = field(default=None, compare=False)
     #: Whether more jobs may be able to start: the pass reached its `max_starts`, leaves were
     #: dropped before a reservation became later, or a forced reservation was given up after it.
     is_cut: bool = False
@@ -110,16 +105,11 @@ class Plan:
     #: The shortage because of which launches pause, and nothing was decided.
     pause: Postponed | None = None
     pass_context: PassContext | None = field(default=None, compare=False)
-    #: The share tree after the pass; the next pass changes it. None if no policy was asked.
-    share_tree: ShareTree | None = field(default=None, compare=False)
-    _cache: dict[Hashable, Any] = field(default_factory=dict, init=False, compare=False)
-
-    def cached(self, key: Hashable, find: Callable[[], T]) -> T:
-        """Return what explanations find out about this pass: many explain the same."""
-        if key not in self._cache:
-            self._cache[key] = find()
-        found: T = self._cache[key]
-        return found
+    #: Why jobs wait for which there is no room, by leaf, demand and version of the allocations:
+    #: a list of 15,000 jobs of ten users takes 0.5 s for 19.
+    no_room: dict[tuple[str, Vector, int], Any] = field(
+        default_factory=dict, init=False, compare=False
+    )
 
     @property
     def external(self) -> ExternalLoad | None:
@@ -127,8 +117,14 @@ class Plan:
         return None if self.pass_context is None else self.pass_context.external
 
     @property
-    def order(self) -> Sequence[str]:
-        return self.cached("order", self.find_order)
+    def order(self) -> Iterator[str]:
+        """Yield the leaves that still have waiting jobs, in the order in which they would be served
+        next."""
+        return iter(()) if self.wait_index is None else self.wait_index.order()
+
+    @property
+    def share_tree(self) -> ShareTree | None:
+        return None if self.wait_index is None else self.wait_index.share_tree
 
     @property
     def admitted(self) -> list[int]:
@@ -143,9 +139,7 @@ class Plan:
     def certainty_of(self, reservation: Reservation) -> Certainty:
         """Return on what the start of a reservation of this plan rests."""
         context, start_s = self.pass_context, reservation.start_s
-        if context is None:
-            return Certainty.ESTIMATED
-        return self.cached(("certainty", reservation.job_id), lambda: context.certainty(start_s))
+        return Certainty.ESTIMATED if context is None else context.certainty(start_s)
 
     def known_start_s(self, reservation: Reservation | None) -> float | None:
         """Return when a reserved job starts, or None if that rests on something of which nothing is
@@ -160,7 +154,7 @@ class Plan:
         """Return the gate that the pass has left closed for a job, or None. The tree has its leaf,
         which may be newer than the pass."""
         return Backfill(
-            self.pass_context or UNTIMED,
+            self.pass_context or PassContext(),
             share_tree,
             self.free,
             list(self.reservations),
@@ -181,7 +175,7 @@ class _Pass:
         self, pass_input: PassInput, make_rank: MakeRank, lead_room: FreeResources | None = None
     ) -> None:
         self.wait_index = pass_input.wait_index
-        self.pass_context = pass_input.pass_context or UNTIMED
+        self.pass_context = pass_input.pass_context or PassContext()
         self.wait_index.begin(self.pass_context, make_rank, lead_room)
         self.share_tree = self.wait_index.share_tree
         self.backfill = Backfill(self.pass_context, self.share_tree, pass_input.free)
@@ -319,11 +313,9 @@ class _Pass:
         return Plan(
             starts=self.backfill.starts,
             free=self.backfill.free,
-            find_order=self.wait_index.order,
-            heads=lambda leaf: self.wait_index.heads_in_order.get(leaf, []),
+            wait_index=self.wait_index,
             reservations=tuple(self.backfill.reservations),
             pass_context=self.pass_context,
-            share_tree=self.share_tree,
             unpassed=self.backfill.unpassed,
             slots_left=self.backfill.slots_left,
             **{"is_cut": self.is_cut} | more,

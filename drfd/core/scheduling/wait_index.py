@@ -187,13 +187,12 @@ class WaitIndex:
         """Return the waiting leaves that are not passed over, in the order of service."""
         return Turns(self._order, pass_over)
 
-    def order(self) -> list[str]:
-        """Return the leaves that still wait, in the order of service if everything fitted."""
-        turns, found = self.turns(), []
+    def order(self) -> Iterator[str]:
+        """Yield the leaves that still wait, in the order of service if everything fitted."""
+        turns = self.turns()
         while (leaf := turns.first()) is not None:
-            found.append(leaf)
+            yield leaf
             turns.drop(leaf)
-        return found
 
     def take(self, leaf: str, head: Head, pass_context: PassContext) -> bool:
         """Enter a job that the pass has admitted. Returns whether gates have closed for jobs of
