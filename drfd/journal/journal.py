@@ -311,18 +311,18 @@ class Journal:
         them to all jobs that wait for them."""
         found = {}
         query = (
-            "select events, ended_at, user from jobs where id = :id"
-            " union all select x'', ended_at, user from arrays where id = :id"
+            "select events, ended_at from jobs where id = :id"
+            " union all select x'', ended_at from arrays where id = :id"
         )
         for job_id in ids:
             row = self._db.execute(query, {"id": job_id}).fetchone()
-            lines, at_s, user = row or (b"", None, "")
+            lines, at_s = row or (b"", None)
             if lines:
                 at_s = records.decode_events(lines)[-1][1].at_s
             if at_s is None:
                 (at_s,) = self._db.execute("select max(ended_at) from jobs").fetchone()
             # A job without a row has been removed from the history meanwhile.
-            found[job_id] = End(self.outcome(job_id) or Outcome.LOST, at_s or 0.0, user)
+            found[job_id] = End(self.outcome(job_id) or Outcome.LOST, at_s or 0.0)
         return found
 
     def events(self, job_id: int | None = None) -> Iterator[ev.Event]:

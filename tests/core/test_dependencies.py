@@ -348,6 +348,29 @@ def test_the_end_of_one_users_job_is_told_beside_a_crowd_that_waits_for_anothers
     assert theirs in [event.job_id for event in books.tell()]
 
 
+def test_a_crowd_of_another_user_that_waits_for_the_same_job_delays_nobody():
+    books = Parts(4)
+    first, second = (books.submit(spec("root.bob", actor=BOB)) for _ in range(2))
+    books.submit(after(first), spans=((0, 99, 1),))
+    theirs = [books.submit(after(each, pool="root.bob", actor=BOB)) for each in (first, second)]
+    books.run(first, 0, 5.0)
+    books.run(second, 0, 6.0)
+    assert {*theirs} <= {event.job_id for event in books.tell()}
+    books.ledger.check()
+    assert len(books.ledger.with_axes(RULES.axes).dependents.untold) == 1
+
+
+def test_the_begin_time_of_one_users_job_comes_beside_that_of_anothers_crowd():
+    books = Parts()
+    begin_s = int(now().at_s) + 5
+    books.submit(spec(begin_s=begin_s), spans=((0, 99, 1),))
+    asked = spec("root.bob", actor=BOB, begin_s=begin_s + 1)
+    theirs = [books.submit(asked), books.submit(asked)]
+    come = dependencies.begin(books.ledger, begin_s + 2.0)
+    assert {*theirs} <= {event.job_id for event in come if isinstance(event, ev.BeginReached)}
+    books.ledger.check()
+
+
 def test_the_ends_of_one_users_jobs_are_told_in_the_order_in_which_they_happened():
     books = Parts(1)
     first, second = books.submit(spec()), books.submit(spec())

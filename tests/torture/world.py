@@ -321,8 +321,9 @@ class World:
         now, ledger = self.now(), self.engine.ledger
         dues = (deadline_mono_s(job, self.engine.rules) for job in ledger.allocated_jobs())
         delays = [due - now.mono_s for due in dues if due is not None]
-        if ledger.begins.all:
-            delays.append(min(30.0, ledger.begins.all[0][0] - now.at_s))
+        begin_s = ledger.begins.first_s()
+        if begin_s is not None:
+            delays.append(min(30.0, begin_s - now.at_s))
         if self.engine.again_mono_s is not None:
             delays.append(max(0.001, self.engine.again_mono_s - now.mono_s))
         self._alarm += 1
@@ -470,8 +471,5 @@ def compare_books(kept: Ledger, fresh: Ledger, what: str) -> None:
     for name in (*names.split(), "next_id", "drains"):
         mine, other = getattr(kept, name), getattr(fresh, name)
         claim(mine == other, "", what, name, mine, other)
-    ends = [
-        {on: (end.outcome, end.at_s, end.user) for on, end in books.dependents.ended.items()}
-        for books in (kept, fresh)
-    ]
+    ends = kept.dependents.ended, fresh.dependents.ended
     claim(ends[0] == ends[1], "", what, "ends that jobs wait to be told of", *ends)

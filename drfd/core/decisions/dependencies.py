@@ -6,9 +6,9 @@ thousand jobs. The ledger has the ends that are not yet reported to all, so a re
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import islice, zip_longest
 from math import inf
 from types import MappingProxyType
 
@@ -84,8 +84,9 @@ def settled(
 
 
 def begin(ledger: Ledger, at_s: float) -> list[ev.Event]:
-    """Return events for jobs whose earliest start time has passed, at most `_AT_ONCE` of them. A
-    pause that would last longer than the longest one counts as over: the clock was set back."""
+    """Return events for jobs whose earliest start time has passed, at most `_AT_ONCE` of them, of
+    one user after the other. A pause that would last longer than the longest one counts as over:
+    the clock was set back."""
     found = islice(_due(ledger, at_s), _AT_ONCE)
     return [ev.BeginReached(job_id, at_s) for job_id in found]
 
@@ -96,11 +97,16 @@ def is_any_due(ledger: Ledger, at_s: float) -> bool:
 
 
 def _due(ledger: Ledger, at_s: float) -> Iterator[int]:
-    for begin_s, job_id in ledger.begins.all:
+    for some in zip_longest(*(_due_of(ledger, user, at_s) for user in ledger.begins.all)):
+        yield from (job_id for job_id in some if job_id is not None)
+
+
+def _due_of(ledger: Ledger, user: str, at_s: float) -> Iterator[int]:
+    for begin_s, job_id in ledger.begins.all[user]:
         if begin_s > at_s:
             break
         yield job_id
-    pauses = ledger.begins.pauses
+    pauses = ledger.begins.pauses.get(user)
     if pauses and pauses[-1][0] > at_s + _MOST_PAUSE_S:
         for until_s, job_id in pauses:
             if until_s > at_s + _MOST_PAUSE_S:
@@ -297,18 +303,16 @@ _DEPENDENCIES = 32
 def report_ends(ledger: Ledger, at_s: float, most: float = inf) -> Iterator[ev.Event]:
     """Yield the next events, about `most` of them, by which waiting jobs learn of ends, and are
     cancelled (at the Unix time `at_s`) if they can never start and were submitted so; apply each
-    before asking for the next. The owners of ended jobs take turns, so one user's ten thousand jobs
-    do not delay another's."""
-    ended, left = ledger.dependents.ended, most
+    before asking for the next. The users of waiting jobs take turns, so one user's ten thousand,
+    whosever end they wait for, do not delay another's."""
+    untold, left = ledger.dependents.untold, most
     # A job that is cancelled for the end of another is an end for those that wait for it.
-    while (ended or ledger.doomed) and left > 0:
-        # Ends in the order in which they happened, and jobs to be cancelled.
-        by_owner = defaultdict[str, tuple[list[int], list[int]]](lambda: ([], []))
-        for on, end in ended.items():
-            by_owner[end.user][0].append(on)
+    while (untold or ledger.doomed) and left > 0:
+        doomed = dict[str, list[int]]()
         for job_id in sorted(ledger.doomed):
-            by_owner[ledger.jobs[job_id].spec.user][1].append(job_id)
-        turns = deque(_news(ledger, *ids, at_s) for ids in by_owner.values())
+            doomed.setdefault(ledger.jobs[job_id].spec.user, []).append(job_id)
+        users = dict.fromkeys((*untold, *doomed))
+        turns = deque(_news(ledger, user, doomed.get(user, ()), at_s) for user in users)
         while turns and left > 0:
             event, cost = next(turns[0], (None, 0))
             if event is None:
@@ -320,16 +324,17 @@ def report_ends(ledger: Ledger, at_s: float, most: float = inf) -> Iterator[ev.E
 
 
 def _news(
-    ledger: Ledger, ended: Iterable[int], doomed: Iterable[int], at_s: float
+    ledger: Ledger, user: str, doomed: Iterable[int], at_s: float
 ) -> Iterator[tuple[ev.JobEvent, int]]:
-    """Yield the events of one owner's jobs to be cancelled, and of ends, each with the number of
-    events that cost as much work."""
+    """Yield the events of one user's jobs to be cancelled, and of those that wait for ends, in the
+    order in which these happened, each with the number of events that cost as much work."""
     for job_id in doomed:
         if job_id in ledger.doomed:
             yield _cancelled(ledger, ledger.jobs[job_id], at_s), 1
-    for on in ended:
-        # Sorted one by one: each turn begins anew, and there may be many arrays.
-        for owner in sorted(ledger.dependents.get(on, ())):
+    untold = ledger.dependents.untold
+    for on in [*untold.get(user, ())]:
+        # The tasks of one after the other: each turn begins anew, and there may be many arrays.
+        for owner in [*untold.get(user, {}).get(on, ())]:
             for job_id in sorted(ledger.dependents.get(on, {}).get(owner, ())):
                 job = ledger.jobs.get(job_id)
                 # It may have been told meanwhile.

@@ -159,7 +159,7 @@ class Forecast:
         ledger, now_s = self.ledger, self.now.at_s
         times = (
             ends[0][0] if ends else None,
-            float(ledger.begins.all[0][0]) if ledger.begins.all else None,
+            ledger.begins.first_s(),
             pause_end_s(ledger.pause, now_s),
             ledger.calendar.next_s(now_s),
         )

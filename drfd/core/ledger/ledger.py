@@ -134,8 +134,6 @@ class End(NamedTuple):
     outcome: Outcome
     #: Unix time of the end.
     at_s: float
-    #: The owner of the ended job.
-    user: str
 
 
 class Dependents(dict[int, dict[int, set[int]]]):
@@ -146,33 +144,69 @@ class Dependents(dict[int, dict[int, set[int]]]):
         #: Ends that have not been reported to all waiting jobs yet, by key; `report_ends` in
         #: `core.decisions.dependencies` reports them.
         self.ended: dict[int, End] = {}
+        #: The single jobs and arrays that wait for such an end, by their user and that key. The
+        #: ends are in the order in which they happened.
+        self.untold: dict[str, dict[int, dict[int, None]]] = {}
 
-    def add(self, on: int, owner: int, ids: Iterable[int]) -> None:
+    def add(self, on: int, owner: int, ids: Iterable[int], user: str) -> None:
+        """`user`: whose the waiting jobs are."""
         self.setdefault(on, {}).setdefault(owner, set()).update(ids)
+        if on in self.ended:
+            self._note_untold(on, owner, user)
 
-    def remove(self, on: int, owner: int, job_id: int) -> None:
+    def remove(self, on: int, owner: int, job_id: int, user: str) -> None:
         waiting = self[on]
         waiting[owner].remove(job_id)
-        if not waiting[owner]:
-            del waiting[owner]
+        if waiting[owner]:
+            return
+        del waiting[owner]
         if not waiting:
             del self[on]
+        if on in self.ended:
+            ends = self.untold[user]
+            del ends[on][owner]
+            if not ends[on]:
+                del ends[on]
+            if not ends:
+                del self.untold[user]
+        if not waiting:
             self.ended.pop(on, None)
 
-    def note_end(self, on: int, outcome: Outcome, at_s: float, user: str) -> None:
-        """Record the end of a job, task or array if any job waits for it."""
-        if on in self:
-            self.ended[on] = End(outcome, at_s, user)
+    def note_end(self, on: int, end: End, user_of: Callable[[int], str]) -> None:
+        """Record the end of a job, task or array if any job waits for it. `user_of` returns whose a
+        waiting job or array is."""
+        if on not in self:
+            return
+        self.ended[on] = end
+        for owner in sorted(self[on]):
+            self._note_untold(on, owner, user_of(owner))
+
+    def _note_untold(self, on: int, owner: int, user: str) -> None:
+        self.untold.setdefault(user, {}).setdefault(on, {})[owner] = None
 
 
 @dataclass
 class Begins:
-    """Earliest start times with the job's id, in order."""
+    """Earliest start times with the job's id, in order, by the jobs' user."""
 
     #: Begin times of users, and pauses of drfd.
-    all: list[Entry] = field(default_factory=list)
+    all: dict[str, list[Entry]] = field(default_factory=dict)
     #: Those that are pauses.
-    pauses: list[Entry] = field(default_factory=list)
+    pauses: dict[str, list[Entry]] = field(default_factory=dict)
+
+    def count(self, user: str, entry: Entry, sign: int, *, is_pause: bool) -> None:
+        """Add (`sign` 1) or remove (-1) a time."""
+        for times in (self.all, self.pauses) if is_pause else (self.all,):
+            if sign > 0:
+                insort(times.setdefault(user, []), entry)
+                continue
+            del times[user][bisect_left(times[user], entry)]
+            if not times[user]:
+                del times[user]
+
+    def first_s(self) -> float | None:
+        """Return the first of all times, or None if there is none."""
+        return min((float(times[0][0]) for times in self.all.values()), default=None)
 
 
 class Ledger:
@@ -243,7 +277,8 @@ class Ledger:
         ledger.drains = dict(drains)
         if ended is not None:
             gone = [each for each in ledger.dependents if not ledger.lives(each)]
-            ledger.dependents.ended = dict(ended(gone)) if gone else {}
+            for on, end in ended(gone).items() if gone else ():
+                ledger.dependents.note_end(on, end, ledger._user_of)
         return ledger
 
     @classmethod
@@ -440,11 +475,17 @@ class Ledger:
 
     def _note_end(self, job: Job, array_state: ArrayState | None, at_s: float) -> None:
         """Record for dependents that the job has ended, and its array if it has."""
-        outcome, user = job.outcome or Outcome.CANCELLED, job.spec.user
-        self.dependents.note_end(job.id, outcome, at_s, user)
+        end = End(job.outcome or Outcome.CANCELLED, at_s)
+        self.dependents.note_end(job.id, end, self._user_of)
         if array_state is not None and array_state.is_over:
             outcome = Outcome.COMPLETED if array_state.failed is None else array_state.failed[1]
-            self.dependents.note_end(array_state.array.id, outcome, at_s, user)
+            self.dependents.note_end(array_state.array.id, End(outcome, at_s), self._user_of)
+
+    def _user_of(self, job_id: int) -> str:
+        """Return whose a live job or array is."""
+        spec = self.spec_of(job_id)
+        assert spec is not None
+        return spec.user
 
     def _refuse_known(self, job_id: int, event: ev.Event) -> None:
         if job_id < self.next_id:
@@ -547,19 +588,16 @@ class Ledger:
                     (self.doomed.add if sign > 0 else self.doomed.discard)(job.id)
             for on in ids:
                 if sign > 0:
-                    self.dependents.add(on, owner, (job.id,))
+                    self.dependents.add(on, owner, (job.id,), job.spec.user)
                 else:
-                    self.dependents.remove(on, owner, job.id)
+                    self.dependents.remove(on, owner, job.id, job.spec.user)
                 if array_state is not None:
                     add_to(array_state.awaits, on, sign)
             if job.not_before_s is None:
                 continue
             is_pause = job.not_before_s != job.spec.begin_s
-            for times in (self.begins.all, self.begins.pauses) if is_pause else (self.begins.all,):
-                if sign > 0:
-                    insort(times, (job.not_before_s, job.id))
-                else:
-                    del times[bisect_left(times, (job.not_before_s, job.id))]
+            entry = job.not_before_s, job.id
+            self.begins.count(job.spec.user, entry, sign, is_pause=is_pause)
 
     def _count(self, job: Job, sign: int) -> None:
         """Add (`sign` 1) or remove (-1) a job in the tables that its state belongs to."""
@@ -611,6 +649,14 @@ class Ledger:
         assert all(job_id < self.next_id for job_id in self.jobs)
         gone = {each for each in self.dependents if not self.lives(each)}
         assert gone == self.dependents.ended.keys(), "a job waits for one that has ended"
+        waiting = {(on, owner) for on in gone for owner in self.dependents[on]}
+        untold = {
+            (on, owner)
+            for ends in self.dependents.untold.values()
+            for on, owners in ends.items()
+            for owner in owners
+        }
+        assert untold == waiting, "a job is not told of an end"
 
 
 def _awaited(job: Job | None) -> frozenset[int]:

@@ -329,9 +329,9 @@ class Engine:
             for job in self.ledger.allocated_jobs()
         )
         delays = [due - now.mono_s for due in dues if due is not None]
-        begin_s = self.ledger.begins.all[0][0] - now.at_s if self.ledger.begins.all else 0.0
-        if begin_s > 0:
-            delays.append(min(_CLOCK_S, begin_s))
+        begin_s = self.ledger.begins.first_s()
+        if begin_s is not None and begin_s > now.at_s:
+            delays.append(min(_CLOCK_S, begin_s - now.at_s))
         # This covers a begin time that has come and that the turn has left over.
         again_mono_s = self.again_mono_s
         if again_mono_s is not None:
