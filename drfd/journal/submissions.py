@@ -2,12 +2,13 @@
 
 The launcher gets these bytes for each launch. The part that jobs have in common (see
 `drfd.payload.pack`) is a blob, which is stored once for all of a user's jobs that have it, by its
-digest. A blob of ended jobs, with which their user may submit them again, counts against nobody's
-budget: those of a user that ended first are dropped when they take more than `MOST_OF_USER_BYTES`,
-and those of the user who has the most when all together take more than `MOST_BYTES`. They are
-counted in memory, where an end writes nothing for it. Triggers of the schema remove a blob with the
-last job that names it. The first event of a job or array, with its specification, stands in the
-same row.
+digest. The rest stays as long as the job, but for a long one, which is a part of the blob: the
+commands of ended jobs could fill the disk. A blob of ended jobs, with which their user may submit
+them again, counts against nobody's budget: those of a user that ended first are dropped when they
+take more than `MOST_OF_USER_BYTES`, and those of the user who has the most when all together take
+more than `MOST_BYTES`. They are counted in memory, where an end writes nothing for it. Triggers of
+the schema remove a blob with the last job that names it. The first event of a job or array, with
+its specification, stands in the same row.
 
 All writes belong to the journal's open transaction.
 """
@@ -27,6 +28,8 @@ from drfd.payload import unpack
 MOST_OF_USER_BYTES, MOST_BYTES = 8 << 20, 64 << 20
 #: Bytes that each of these counts as at least: of so many each is in a table in memory.
 _LEAST_BYTES = 1 << 10
+#: Bytes that a job has for itself at most, beside its blob.
+_MOST_OWN_BYTES = 4 << 10
 #: Blobs dropped for the end of one job, at most; if that makes too little room, its own goes. A
 #: large one may take as much as thousands of others, and a turn may have many ends.
 _MOST_DROPPED = 128
@@ -40,6 +43,7 @@ _TELL = """
 class Payload(NamedTuple):
     """The bytes of a submission; never shown, never logged."""
 
+    #: Up to the arguments; stored in the other part if it is long.
     own: bytes = b""
     #: None if it is not kept any more.
     shared: bytes | None = b""
@@ -91,6 +95,8 @@ class StoredSubmissions:
         if payload is not None:
             own, shared, proof, key = payload
             assert shared is not None
+            if len(own) > _MOST_OWN_BYTES:
+                own, shared = b"", own + shared
             blob = self._name_blob(uid, shared)
         head, spec = records.without_spec(event), records.encode(event.spec)
         self._db.execute(

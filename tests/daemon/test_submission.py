@@ -416,3 +416,15 @@ async def test_what_is_not_kept_any_more_is_said(desk):
         f"the environment and the script of job {job_id} are not kept any more"
         f" (drf show {job_id} has its command: submit it anew)"
     )
+
+
+async def test_a_long_command_is_told_whole_and_else_its_beginning(desk):
+    argv = ["run", "x" * 30_000]
+    job_id = await desk.submit(ALICE, argv=argv)
+    await desk.finish(job_id)
+    assert (await desk.ask(ALICE, op="show", id=job_id))["job"]["argv"] == argv
+    again = await desk.ask(ALICE, op="submission", id=job_id)
+    assert again["submission"]["argv"] == argv
+    desk.shell.journal._db.execute("delete from blobs")
+    first, rest = (await desk.ask(ALICE, op="show", id=job_id))["job"]["argv"]
+    assert (first, rest[-2:], len(rest) < 30_000) == ("run", "x…", True)

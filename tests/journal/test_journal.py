@@ -168,7 +168,11 @@ def test_the_bytes_are_those_that_were_signed_and_the_last_job_with_a_key_counts
     book.submit(2, signed=second._replace(key="k"))
     book.journal.commit()
     kept = open_journal().submissions
-    assert [kept.get(job_id) for job_id in (1, 2, 3)] == [first, second, None]
+    for job_id, signed in ((1, first), (2, second)):
+        found = kept.get(job_id)
+        assert found is not None
+        assert (found.data, found.proof) == (signed.data, signed.proof)
+    assert kept.get(3) is None
     assert [kept.job_of(ALICE.uid, key) for key in ("k", "other")] == [2, None]
     assert kept.job_of(BOB.uid, "k") is None
 
@@ -227,6 +231,25 @@ def test_the_oldest_of_a_user_go_first_and_of_who_has_most(book, monkeypatch, bo
         signed = payload({"X": f"{job_id}" * 1000})
         had(book, job_id, signed, actor=BOB if job_id == 1 else ALICE)
     assert kept_of(book, range(1, 5)) == [1, 3, 4]
+
+
+def test_long_commands_of_ended_jobs_do_not_fill_the_disk(book, monkeypatch):
+    monkeypatch.setattr(submissions, "MOST_OF_USER_BYTES", 100_000)
+    signed = payload({"A": "b"}, "run", "x" * 30_000)
+    book.submit(1, signed=signed)
+    found = book.journal.submissions.get(1)
+    assert found is not None and (found.data, found.content().argv) == (
+        signed.data, signed.content().argv
+    )  # fmt: skip
+    book.cancel(1)
+    for job_id in range(2, 40):
+        had(book, job_id, payload({"A": "b"}, "run", f"{job_id:030000}"))
+    query = "select sum(length(own)) + (select sum(length(data)) from blob_data) from submissions"
+    ((stored,),) = book.journal._db.execute(query).fetchall()
+    assert stored < 100_000
+    ((gone,), (last,)) = ([book.journal.submissions.get(each)] for each in (1, 39))
+    assert gone is not None and gone.shared is None
+    assert last is not None and last.content().argv[0] == "run"
 
 
 def test_one_end_drops_few_and_else_its_own(book, monkeypatch):

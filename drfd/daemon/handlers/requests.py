@@ -531,8 +531,11 @@ class Requests:
     def _signed_part(self, job: Job) -> dict[str, object]:
         """Return the options of a submission and its whole command."""
         payload = self.engine.journal.submissions.get(job.submission_id) or Payload()
-        notice = payload.content().notify if payload.shared else ()
-        argv = list(map(carried, arguments(payload.own))) or job.spec.argv
+        whole = payload.content() if payload.shared else None
+        notice, words = (
+            ((), arguments(payload.own)) if whole is None else (whole.notify, whole.argv)
+        )
+        argv = list(map(carried, words)) or job.spec.argv
         return {"argv": argv, "options": views.option_fields(job.spec, notice)}
 
     def _details(self, job: Job) -> replies.DetailPart:

@@ -185,9 +185,10 @@ def refuse_beyond_gpus(demand: Demand, largest_bytes: int | None) -> None:
 
 
 def size_of(request: SubmitRequest) -> int:
-    """Estimate how many bytes of a submission the journal keeps after the job's end. The rest is
-    kept apart then, and bounded there (`drfd.journal.submissions`)."""
-    texts = (*request.argv, request.comment or "")
+    """Estimate how many bytes of a submission the journal writes for the job alone. The rest may be
+    that of other jobs (`drfd.journal.submissions`)."""
+    paths = request.cwd, request.stdout or "", request.stderr or ""
+    texts = (*request.argv, *request.features, *paths, request.comment or "")
     return sum(map(len, texts)) + len(texts) + DEPENDENCY_BYTES * len(request.after)
 
 
