@@ -43,10 +43,13 @@ class FakeLauncher:
     orders: list[Message] = field(default_factory=list)
     connections: int = 0
     marker: asyncio.Event = field(default_factory=asyncio.Event)
+    #: It reads no orders while this is not set.
+    reads: asyncio.Event = field(default_factory=asyncio.Event)
     server: asyncio.Server | None = None
     writer: asyncio.StreamWriter | None = None
 
     async def start(self) -> None:
+        self.reads.set()
         with at_socket(self.path) as address:
             self.server = await asyncio.start_unix_server(self.serve, address)
 
@@ -56,6 +59,7 @@ class FakeLauncher:
         self.send(self.hello)
         with suppress(ConnectionError):
             while line := await reader.readline():
+                await self.reads.wait()
                 message = json.loads(line)
                 if message == {"cmd": "marker"}:
                     self.marker.set()

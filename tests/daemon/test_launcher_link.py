@@ -594,6 +594,25 @@ def measured(*gpus: Message) -> Message:
 _MEASURE = {"cmd": "measure-gpus", "on": True}
 
 
+async def test_launches_of_another_user_delay_a_job_only_as_far_as_they_were_sent(bench):
+    async with bench() as b:
+        b.engine.adopt(rules(cores=1000, memory_gib=1000))
+        await b.ready()
+        await b.quiet()
+        b.launcher.reads.clear()
+        await b.ask(st.SubmitAsked(now(), spec(asks=demand(0.1, 0.1)), spans=((0, 999, 1),)))
+        states = b.engine.ledger.job_counts.states
+        await until(lambda: states[JobState.STARTING] == 1000)
+        asked = spec("root.bob", actor=BOB, asks=demand(0.1, 0.1))
+        first, *_ = await b.ask(st.SubmitAsked(now(), asked))
+        await b.state(first.job_id, JobState.STARTING)
+        b.launcher.reads.set()
+        await b.quiet()
+        launches = [each["id"] for each in b.taken() if each["cmd"] == "launch"]
+        assert len(launches) == 1001
+        assert launches.index(first.job_id) < 500
+
+
 async def test_gpus_are_measured_where_the_configuration_has_some(bench):
     """A reload may bring GPUs, and take them away."""
     async with bench(present=False) as b:

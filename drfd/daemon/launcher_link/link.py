@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from enum import Enum
@@ -41,7 +42,7 @@ from drfd.daemon.launcher_link.device_table import (
     Grant,
     MachineGpus,
 )
-from drfd.daemon.launcher_link.wire import SEND_RETRY_S, Wire
+from drfd.daemon.launcher_link.wire import Wire
 from drfd.daemon.monitoring.gpu_use import GpuUse
 from drfd.daemon.monitoring.meter import Meter
 from drfd.devices.gpus import GPU
@@ -72,8 +73,9 @@ RELIST_S = 1.0
 _REMOVE_FILES_S = 0.1
 #: Seconds until a user's key, if it is not there, is ordered again.
 _KEY_PAUSE_S = 0.5
-#: Seconds in one round of the loop after which no further launches are made in it.
-_ROUND_S = 0.005
+#: Seconds in one round of the loop after which no further launches are made in it, and seconds
+#: until a launcher that has many orders to read is looked at again.
+_ROUND_S, _FULL_S = 0.005, 0.005
 
 #: A process of a user's: its pid, and its start in clock ticks since boot.
 Process: TypeAlias = tuple[int, int]
@@ -169,7 +171,9 @@ class Link:
         self._gone: list[protocol.AttemptOrder] = []
         #: What waits for a look at the machine's GPUs, or for its turn to make an order.
         self._tasks: set[asyncio.Task[None]] = set()
+        #: The turns of all users; and by uid those of each, of whom one at most waits for them.
         self._turns = asyncio.Lock()
+        self._turns_of: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         #: Seconds that orders have taken in this round of the loop.
         self._spent_s = 0.0
 
@@ -351,26 +355,29 @@ class Link:
         begins = isinstance(effect, effects.Launch)
         begins = begins or (isinstance(effect, effects.RemoveAttempt) and bool(job.spec.notify))
         looks = begins and any(grant.name == GPU for grant in self._grants(job))
-        if looks or (begins and self._spent_s > _ROUND_S):
-            self._do_later(self._order_later(effect, job.id, looks=looks))
+        is_full = self._spent_s > _ROUND_S or (self.wire is not None and self.wire.is_full)
+        if looks or (begins and is_full):
+            self._do_later(self._order_later(effect, job.id, job.spec.uid, looks=looks))
         else:
             self._order_now(effect, job)
 
-    async def _order_later(self, effect: effects.Effect, job_id: int, *, looks: bool) -> None:
+    async def _order_later(
+        self, effect: effects.Effect, job_id: int, uid: int, *, looks: bool
+    ) -> None:
         """Look at the machine's GPUs if need be, and then send the order for an effect if it is
-        still due: in the next round of the loop if this one has no time for it, and when few orders
-        wait to be sent."""
+        still due: in its user's turn, in the next round of the loop if this one has no time for it,
+        and when few orders wait to be sent."""
         fault = ""
         try:
             if looks:
                 await self.gpus.look_up()
         except HostError as error:
             fault = str(error)
-        async with self._turns:
+        async with self._turns_of[uid], self._turns:
             if self._spent_s > _ROUND_S:
                 await asyncio.sleep(0)
             while self.wire is not None and self.wire.is_full:
-                await asyncio.sleep(SEND_RETRY_S)
+                await asyncio.sleep(_FULL_S)
             job = self._engine.ledger.jobs.get(job_id)
             if job is None or effects.owed(job) != effect or not self.is_ready():
                 return

@@ -20,8 +20,9 @@ from drfd.linux.sealed import seal
 #: SEND_RETRY_S seconds.
 _SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.ENOBUFS, errno.ETOOMANYREFS)
 SEND_RETRY_S = 0.05
-#: Number of orders that wait to be sent from which on the queue is full.
-_MOST_QUEUED = 64
+#: Number of orders that wait to be sent from which on the queue is full. Beside them the kernel has
+#: some dozen: each may take the launcher two milliseconds, in which other users' orders wait.
+_MOST_QUEUED = 8
 
 
 class Wire(asyncio.Protocol):
