@@ -351,7 +351,8 @@ class Nodes(RuleBasedStateMachine):
             os.close(self.attempts_fd)
             self.directory.cleanup()
             self.patch.undo()
-        assert len(os.listdir("/proc/self/fd")) == self.descriptors, "payloads were not closed"
+        # Fewer are open if garbage of another test has been collected meanwhile.
+        assert len(os.listdir("/proc/self/fd")) <= self.descriptors, "payloads were not closed"
 
     def all_ends(self) -> None:
         """What is left to itself ends, and what is removed leaves nothing."""
