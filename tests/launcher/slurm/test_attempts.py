@@ -57,6 +57,8 @@ class Slurm:
         self.before: dict[int, Job | None] = {}
         #: What runs on the nodes, by Slurm's id.
         self.processes: dict[int, Name] = {}
+        #: What was cancelled before it was on a node.
+        self.cancelled: set[Name] = set()
         self.ids = count(100)
         # Others have run before.
         os.symlink("1", directory / "1")
@@ -102,6 +104,8 @@ class Slurm:
         if job is None or job.state in OVER:
             return
         if do == requests.END:
+            if not job.node:
+                self.cancelled.add(job.name)
             self.end(number, "CANCELLED")
         elif do == requests.KILL and job.node:
             self.end(number, "FAILED", "0:9")
@@ -220,9 +224,12 @@ class Nodes(RuleBasedStateMachine):
         if report["report"] not in ("launched", "launch_failed", "exited", "removed"):
             return
         key = report["id"], report["attempt"]
-        runs = Name(JOURNAL, key) in self.slurm.processes.values()
+        name = Name(JOURNAL, key)
+        runs = name in self.slurm.processes.values()
         if report["report"] == "launched":
-            assert (self.slurm.notes / str(Name(JOURNAL, key))).is_symlink(), "it has not started"
+            # One that is cancelled before has an end of its own, not a failed launch.
+            has_started = (self.slurm.notes / str(name)).is_symlink()
+            assert has_started or name in self.slurm.cancelled, "it has not started"
         else:
             assert not runs, f"{report} while it runs"
             self.ended.add(key)
