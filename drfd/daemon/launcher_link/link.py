@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from enum import Enum
@@ -45,6 +44,7 @@ from drfd.daemon.launcher_link.device_table import (
 from drfd.daemon.launcher_link.wire import Wire
 from drfd.daemon.monitoring.gpu_use import GpuUse
 from drfd.daemon.monitoring.meter import Meter
+from drfd.daemon.users.turns import UserTurns
 from drfd.devices.gpus import GPU
 from drfd.journal.submissions import Payload
 from drfd.launcher import protocol
@@ -171,9 +171,8 @@ class Link:
         self._gone: list[protocol.AttemptOrder] = []
         #: What waits for a look at the machine's GPUs, or for its turn to make an order.
         self._tasks: set[asyncio.Task[None]] = set()
-        #: The turns of all users; and by uid those of each, of whom one at most waits for them.
-        self._turns = asyncio.Lock()
-        self._turns_of: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        #: The turns of all users; and those of each, of whom one at most waits for them.
+        self._turns, self._turns_of = asyncio.Lock(), UserTurns()
         #: Seconds that orders have taken in this round of the loop.
         self._spent_s = 0.0
 
@@ -373,7 +372,7 @@ class Link:
                 await self.gpus.look_up()
         except HostError as error:
             fault = str(error)
-        async with self._turns_of[uid], self._turns:
+        async with self._turns_of.next(uid), self._turns:
             if self._spent_s > _ROUND_S:
                 await asyncio.sleep(0)
             while self.wire is not None and self.wire.is_full:
