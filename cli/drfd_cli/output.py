@@ -499,7 +499,7 @@ class Column:
     """A column of a list, with all that is said of it."""
 
     title: str
-    #: Returns the cell of a row for people.
+    #: Returns the text of a row for people; None if there is no value.
     show: Callable[[Any], object] = str
     #: Its name for -o and for programs, or "" in a table that has no other forms.
     key: str = ""
@@ -511,7 +511,8 @@ class Column:
     #: Whether it has sentences, which as the last column are broken into lines and, on a screen,
     #: told once for neighbours.
     is_sentence: bool = False
-    #: The order in which columns are added to a narrow screen; 0 for those that it always has.
+    #: The order in which columns are added to a narrow screen; 0 for those that it always has, and
+    #: below 0 for those that it has if a row has a value.
     rank: int = 0
     #: The width to which it is cut in any case, and to which it is cut before others are left out;
     #: 0 for none.
@@ -521,6 +522,11 @@ class Column:
     #: there, names of -O; names of `sacct` with their widths. It has the value for programs there.
     squeue: str = ""
     sacct: str = ""
+
+    def cell(self, view: Any) -> object:
+        """Return what people see of a row."""
+        text = self.show(view)
+        return "-" if text is None else text
 
     def word(self, view: Any) -> object:
         """Return what programs get of a row; None if it is unknown."""

@@ -13,7 +13,7 @@ import click
 from drfd.common.units import parse_duration, show_duration, show_size
 from drfd_cli import charts, output
 from drfd_cli.options import LINES, connect, past_options, past_selection, prints_result
-from drfd_cli.output import Column, Result, size_or_dash
+from drfd_cli.output import Column, Result
 from drfd_cli.tables.columns import (
     AMOUNTS,
     PAST_JOBS,
@@ -24,7 +24,7 @@ from drfd_cli.tables.columns import (
     field,
     percent,
     picked,
-    used,
+    text,
 )
 from drfd_cli.tables.layout import print_items, right
 
@@ -46,9 +46,14 @@ _SHOWN = (
 @click.command("history")
 @past_options
 @click.option(
-    "--last", "number", metavar="N", type=click.IntRange(0), default=_MANY, show_default=True,
+    "--last",
+    "number",
+    metavar="N",
+    type=click.IntRange(0),
+    default=_MANY,
+    show_default=True,
     help="The last N jobs; 0 for all.",
-)  # fmt: skip
+)
 @prints_result(columns=PAST_JOBS)
 def command(number: int, **choice: Any) -> Result:
     """Ended jobs, the latest last: how they ended, what they used and declared. Without ids,
@@ -82,8 +87,6 @@ def print_table(jobs: list[JobView]) -> None:
         without.add("user")
     if all(output.exit_words(job) in ("", "0") for job in jobs):
         without.add("exit")
-    if not any(used(job).get("gpu_memory_peak") for job in jobs):
-        without.add("gpu_memory")
     print_items(picked(PAST_JOBS, _SHOWN, without=without), jobs)
 
 
@@ -104,8 +107,12 @@ _CURVES: dict[charts.CurveKind, str] = {
 _BARS = 12
 _DEFAULT_SINCE = "30d"
 #: The columns that identify a row, by the value of --by.
-_KEYS = {"job": ["id", "name", "user"], "name": ["name", "user"], "user": ["user"],
-         "pool": ["pool"]}  # fmt: skip
+_KEYS = {
+    "job": ["id", "name", "user"],
+    "name": ["name", "user"],
+    "user": ["user"],
+    "pool": ["pool"],
+}
 _Amount = Literal["cores", "memory", "read", "write"]
 _DISK: tuple[_Amount, ...] = ("read", "write")
 _GPU: Final = "gpu"
@@ -115,12 +122,7 @@ _BEYOND: Final = "beyond_us"
 _CORE_HOUR_US = 3.6e9
 
 
-def _key(row: Mapping[str, object], *, key: str) -> str:
-    # Rows of all others and of the sum have no keys, and no curves.
-    return str(row[key]) if row.get(key) is not None else ""
-
-
-def _bar(row: Mapping[str, Any], *, kind: charts.CurveKind) -> str:
+def _bar(kind: charts.CurveKind, row: Mapping[str, Any]) -> str:
     """Return a curve, scaled to the demand."""
     points: JobCurveView | None = row.get("curve")
     # Only a job with a GPU has a curve of it.
@@ -130,16 +132,49 @@ def _bar(row: Mapping[str, Any], *, kind: charts.CurveKind) -> str:
     return charts.spark(points["at"], points[kind], most, _BARS)
 
 
-def _core_hours(microseconds: int | None) -> str:
-    if microseconds is None:
-        return "-"
+def _core_hours(microseconds: int) -> str:
     # A little below zero is zero, without a sign.
     return f"{round(microseconds / _CORE_HOUR_US, 2) + 0.0:.2f}"
 
 
-def _efficiency(what: str, row: Mapping[str, Any]) -> str:
-    share = row[what]["efficiency"]
-    return "-" if share is None else percent(share)
+def _peak(row: Mapping[str, Any]) -> int | None:
+    return row["peak_max"] or None
+
+
+def _booked_us(row: Mapping[str, Any]) -> int:
+    booked: int = row["cores"]["declared"] + row["cores"]["unknown"]
+    return booked
+
+
+def _wasted_us(row: Mapping[str, Any]) -> int:
+    # Use beyond a lower end makes up for nothing that was booked and not used.
+    wasted: int = row["cores"]["wasted"] + (row[_BEYOND] or 0)
+    return wasted
+
+
+def _gpu_peak(row: Mapping[str, Any]) -> int | None:
+    """Return the most memory of a job on one of its GPUs, or of jobs that were given none, on all
+    they used."""
+    peak: int | None = row[_GPU_PEAK] if row[_GPU_SINGLE_PEAK] is None else row[_GPU_SINGLE_PEAK]
+    return peak
+
+
+def _throttled(row: Mapping[str, Any]) -> str | None:
+    if row["throttled_unknown_jobs"] == row["jobs"]:
+        return None
+    return show_duration(row["throttled_us"] / 1e6)
+
+
+def _gres_hours(name: str, row: Mapping[str, Any]) -> str:
+    return f"{row['gres_ms'].get(name, 0) / 3.6e6:.2f}"
+
+
+def _advice(row: Mapping[str, Any]) -> str | None:
+    return " ".join(row["advice"]["options"]) if row.get("advice") else None
+
+
+def _efficiency(title: str, axis: str, key: str) -> Column:
+    return right(title, text(at("efficiency", axis), percent), f"{key}_percent")
 
 
 def _parts(axis: str) -> list[Column]:
@@ -150,45 +185,29 @@ def _parts(axis: str) -> list[Column]:
 
 
 REPORT = by_key(
-    Column("ID", partial(_key, key="id"), "id", at("id"), is_right=True, is_fixed=True),
-    *(
-        Column(key.upper(), partial(_key, key=key), key, at(key), most=_KEY, least=_SHORT_KEY)
-        for key in ("name", "user", "pool")
-    ),
+    field("id", is_right=True, is_fixed=True),
+    *(field(key, most=_KEY, least=_SHORT_KEY) for key in ("name", "user", "pool")),
     field("jobs", is_right=True),
     field("run_ms"),
     *(each for axis in AMOUNTS for each in _parts(axis)),
     *map(field, ("read_bytes", "written_bytes", "demand_max", "peak_max", "throttled_us")),
     *map(field, ("throttled_unknown_jobs", "out_of_memory_jobs", "timeout_jobs")),
-    column("advice", "ADVICE", lambda row: (
-        " ".join(row["advice"]["options"]) if row.get("advice") else None
-    )),
+    column("advice", "ADVICE", _advice),
     column("gres_ms", "GRES MS", lambda row: counts(row["gres_ms"])),
     *_parts(_GPU),
     *map(field, (_GPU_PEAK, _GPU_SINGLE_PEAK, _BEYOND)),
     # For people.
-    right("CORE-H", lambda row: _core_hours(row["cores"]["declared"] + row["cores"]["unknown"]),
-          "core_hours", is_fixed=True),
-    right("BEYOND", lambda row: _core_hours(row[_BEYOND]), "beyond"),
-    # Use beyond a lower end makes up for nothing that was booked and not used.
-    right("WASTED", lambda row: _core_hours(row["cores"]["wasted"] + (row[_BEYOND] or 0)),
-          "wasted"),
-    right("CPU%", partial(_efficiency, "cores"), "cpu_percent"),
-    right("MEM", lambda row: show_size(row["demand_max"]), "memory", is_fixed=True),
-    right("PEAK", lambda row: show_size(row["peak_max"]) if row["peak_max"] else "-", "peak",
-          is_fixed=True),
-    right("MEM%", partial(_efficiency, "memory"), "memory_percent"),
-    *(right(f"{what.upper()}%", partial(_efficiency, what), f"{what}_percent")
-      for what in (*_DISK, _GPU)),
-    # The highest of a job on one of its GPUs, or of jobs that were given none, on all they used.
-    right("GPU MEM", lambda row: size_or_dash(
-        row[_GPU_PEAK] if row[_GPU_SINGLE_PEAK] is None else row[_GPU_SINGLE_PEAK]
-    ), "gpu_memory"),
-    right("THROTTLED", lambda row: (
-        "-" if row["throttled_unknown_jobs"] == row["jobs"]
-        else show_duration(row["throttled_us"] / 1e6)
-    ), "throttled", rank=1),
-    *(Column(head, partial(_bar, kind=kind), f"curve_{kind}", is_fixed=True, rank=2)
+    right("CORE-H", text(_booked_us, _core_hours), "core_hours", is_fixed=True),
+    right("BEYOND", text(at(_BEYOND), _core_hours), "beyond"),
+    right("WASTED", text(_wasted_us, _core_hours), "wasted"),
+    _efficiency("CPU%", "cores", "cpu"),
+    right("MEM", text(at("demand_max"), show_size), "memory", is_fixed=True),
+    right("PEAK", text(_peak, show_size), "peak", is_fixed=True),
+    _efficiency("MEM%", "memory", "memory"),
+    *(_efficiency(f"{what.upper()}%", what, what) for what in (*_DISK, _GPU)),
+    right("GPU MEM", text(_gpu_peak, show_size), "gpu_memory"),
+    right("THROTTLED", _throttled, "throttled", rank=1),
+    *(Column(head, partial(_bar, kind), f"curve_{kind}", is_fixed=True, rank=2)
       for kind, head in _CURVES.items()),
 )  # fmt: skip
 
@@ -196,13 +215,19 @@ REPORT = by_key(
 @click.command("report")
 @past_options
 @click.option(
-    "--by", type=click.Choice(list(_KEYS)), default="name",
+    "--by",
+    type=click.Choice(list(_KEYS)),
+    default="name",
     help="One row for each (a name of each user).",
-)  # fmt: skip
+)
 @click.option(
-    "--lines", "number", metavar="N", type=LINES, default=_ROWS,
+    "--lines",
+    "number",
+    metavar="N",
+    type=LINES,
+    default=_ROWS,
     help=f"At most N rows ({_ROWS}), and one for the rest.",
-)  # fmt: skip
+)
 @prints_result(columns=REPORT)
 def report(by: str, number: int, **choice: Any) -> Result:
     """What ended jobs declared and used in 30 days, and what to ask for next time. Without ids,
@@ -212,47 +237,46 @@ def report(by: str, number: int, **choice: Any) -> Result:
     client = connect()
     past = past_selection(client, **choice)
     reply = client.request("report", past=past, by=by, limit=number)
+    others = {key for keys in _KEYS.values() for key in keys} - {*_KEYS[by]}
     return Result(
-        show=lambda: (
-            _print_table(reply) if reply["total"]["jobs"]
-            else output.say("no job that ran has ended in that time")
-        ),
+        show=partial(_print_table, reply),
         view=lambda: reply,
         rows=lambda: [[*reply["rows"], *filter(None, [reply["others"]])]],
-        columns={key: each for key, each in REPORT.items() if key not in _KEYS["job"] + ["pool"]
-                 or key in _KEYS[by]},
-    )  # fmt: skip
+        columns={key: each for key, each in REPORT.items() if key not in others},
+    )
 
 
 def _print_table(reply: ReportReply) -> None:
     by, total = reply["by"], reply["total"]
-    curves = [curve for row in reply["rows"] if (curve := row.get("curve"))]
-    has_gpu_curves = any(any(each.get("gpu_utilisation", ())) for each in curves)
+    if not total["jobs"]:
+        output.say("no job that ran has ended in that time")
+        return
     has_users = by == "user" or len({row.get("user") for row in reply["rows"]}) > 1
     has_gpus = _GPU in total["gres_ms"] or bool(total[_GPU_PEAK])
     keys = [
         *(key for key in _KEYS[by] if key != "user" or has_users),
         *(["jobs"] if by != "job" else []),
         "core_hours",
-        *(["beyond"] if _core_hours(total[_BEYOND]) not in ("-", "0.00") else []),
+        *(["beyond"] if _core_hours(total[_BEYOND] or 0) != "0.00" else []),
         *("wasted", "cpu_percent", "memory", "peak", "memory_percent"),
         *(f"{what}_percent" for what in _DISK if total[what]["declared"]),
         *(f"{name}-h" for name in total["gres_ms"]),
         *(["gpu_percent", "gpu_memory"] if has_gpus else []),
         "throttled",
-        *(f"curve_{kind}" for kind in _CURVES if curves and output.width() >= _VERY_WIDE
-          and (has_gpu_curves or kind != "gpu_utilisation")),
-    ]  # fmt: skip
+        *(f"curve_{kind}" for kind in _CURVES if output.width() >= _VERY_WIDE),
+    ]
     hours = {
-        f"{name}-h": right(f"{name.upper()}-H", partial(
-            lambda name, row: f"{row['gres_ms'].get(name, 0) / 3.6e6:.2f}", name
-        )) for name in total["gres_ms"]
-    }  # fmt: skip
+        f"{name}-h": right(f"{name.upper()}-H", partial(_gres_hours, name))
+        for name in total["gres_ms"]
+    }
     columns = picked({**REPORT, **hours}, keys)
     sums = [("all others", reply["others"])] if reply["others"] is not None else []
     sums += [("in all", total)] if len(reply["rows"]) + len(sums) > 1 else []
+    # Sums have no keys, and no curves.
+    own = {*_KEYS[by], *(f"curve_{kind}" for kind in _CURVES)}
+    summed = [each for each in columns if each.key not in own]
     below = (
-        {**{each.title: each.show(row) for each in columns}, columns[0].title: name}
+        {**{each.title: each.cell(row) for each in summed}, columns[0].title: name}
         for name, row in (sums if columns[0].key in _KEYS[by] else ())
     )
     print_items(columns, reply["rows"], below=below)

@@ -83,7 +83,7 @@ def _parse_with(context: click.Context, param: click.Parameter, texts: tuple[str
     "-w", "--wait", is_flag=True, help="Wait until the new jobs have ended; exit as drf wait does."
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print only the ids.")
-@prints_result()  # fmt: skip
+@prints_result()
 def command(
     ids: tuple[Ref, ...], group: str | None, failed: bool, changes: Edits, wait: bool, quiet: bool
 ) -> Result:
@@ -119,12 +119,12 @@ def command(
             output.say(str(error))
         return refused[0].exit_code if refused else status
 
-    return Result(
-        show,
-        view=lambda: {"jobs": [{"of": each.of, **pick(each.reply, _MADE)} for each in done],
-                      "failed": [{"code": each.code, "text": each.text} for each in refused]},
-        finish=finish,
-    )  # fmt: skip
+    def view() -> dict[str, object]:
+        jobs = [{"of": each.of, **pick(each.reply, _MADE)} for each in done]
+        failed = [{"code": each.code, "text": each.text} for each in refused]
+        return {"jobs": jobs, "failed": failed}
+
+    return Result(show, view, finish=finish)
 
 
 def _ended_in(client: Connection, group: str, *, failed: bool) -> list[Ref]:

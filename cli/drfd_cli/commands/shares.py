@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,11 +12,21 @@ from drfd.common.units import show_share_hours, show_size
 from drfd_cli import output
 from drfd_cli.options import colour_option, connect, prints_result
 from drfd_cli.output import Column, Result
-from drfd_cli.tables.columns import at, by_key, column, counts, field, percent, picked
+from drfd_cli.tables.columns import (
+    at,
+    by_key,
+    column,
+    counts,
+    field,
+    pair,
+    percent,
+    picked,
+    text,
+)
 from drfd_cli.tables.layout import print_items, right
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import MachineView, NodesReply, ResourcesView, SharesReply
+    from drfd.protocol.replies import DebtView, MachineView, NodesReply, SharesReply
 
 
 def branch(path: str) -> str:
@@ -31,6 +41,12 @@ def weight_words(weight: float | dict[str, float]) -> str:
     return f"{weight:g}"
 
 
+def _debt(debt: DebtView) -> str:
+    """Return the dominant-share-hours that reservations have kept idle, and those allowed."""
+    owed_hours, allowed_hours = debt["owed_hours"], debt["allowed_hours"]
+    return f"{show_share_hours(owed_hours)}/{show_share_hours(allowed_hours)} h"
+
+
 #: The columns of nodes of the fair-share tree. New ones come last.
 POOLS = by_key(
     column("path", "POOL OR USER", at("path"), branch),
@@ -38,24 +54,21 @@ POOLS = by_key(
     field("dominant_share", "SHARE", percent, is_right=True, is_fixed=True),
     field("dominant_resource", "DOMINANT", rank=2),
     field("satisfaction", "SATISFIED", percent, is_right=True),
-    right("CORES", lambda node: output.show_cores_of(node["usage"]), "cores",
-          at("cores", "usage"), is_fixed=True),
+    right("CORES", text(at("usage"), output.show_cores_of), "cores", at("cores", "usage"),
+          is_fixed=True),
     field("memory", "MEM", show_size, of="usage", is_right=True, is_fixed=True),
     *(field(name, show=show_size, of="usage", is_right=True) for name in ("read", "write")),
     field("running", "RUN", is_right=True),
     field("pending", "WAIT", is_right=True),
-    Column("GRES", lambda node: output.show_gres(node["usage"]["gres"]), "gres",
-           lambda node: counts(node["usage"]["gres"]), rank=1),
+    Column("GRES", text(at("gres", "usage"), output.show_gres), "gres",
+           text(at("gres", "usage"), counts), rank=1),
     field("debt_owed_hours", show=show_share_hours, name="owed_hours", of="debt", is_right=True),
     field("debt_allowed_hours", show=show_share_hours, name="allowed_hours", of="debt",
           is_right=True),
     # For people.
-    right("WEIGHT", lambda node: weight_words(node["weight"]), "weight", rank=4, is_fixed=True),
-    right("IO R/W", lambda node: output.show_io(node["usage"]), "io", rank=3),
-    # The dominant-share-hours that reservations have kept idle, and those allowed.
-    right("DEBT", lambda node: "-" if (debt := node.get("debt")) is None else (
-        f"{show_share_hours(debt['owed_hours'])}/{show_share_hours(debt['allowed_hours'])} h"
-    ), "debt"),
+    right("WEIGHT", text(at("weight"), weight_words), "weight", rank=4, is_fixed=True),
+    right("IO R/W", text(at("usage"), output.show_io), "io", rank=3),
+    right("DEBT", text(at("debt"), _debt), "debt", rank=-1),
 )  # fmt: skip
 _SHOWN = (
     *("path", "weight", "entitlement", "dominant_share", "dominant_resource", "satisfaction"),
@@ -75,10 +88,7 @@ def command() -> Result:
 def _show(reply: SharesReply) -> None:
     for notice in output.drain_notices(reply):
         output.say(notice)
-    names = list(reply["capacity"]["gres"])
-    without = {*([] if names else ["gres"]),
-               *([] if any("debt" in node for node in reply["nodes"]) else ["debt"])}  # fmt: skip
-    columns = picked(POOLS, _SHOWN, without=without)
+    columns = picked(POOLS, _SHOWN)
     title = POOLS["path"].title
     external = reply.get("external")
     below: list[dict[str, object]] = []
@@ -87,11 +97,10 @@ def _show(reply: SharesReply) -> None:
         cores, memory = output.number(kept["cores"]), show_size(kept["memory"])
         below.append({title: "outside", "CORES": cores, "MEM": memory, "IO R/W": "-"})
     for name, amount in (("free", reply["free"]), ("capacity", reply["capacity"])):
-        counts = {each: amount.get("gres", {}).get(each, 0) for each in names}
-        below.append({
-            title: name, "CORES": output.show_cores_of(amount), "MEM": show_size(amount["memory"]),
-            "IO R/W": output.show_io(amount), "GRES": output.show_gres(counts),
-        })  # fmt: skip
+        counts = {each: amount.get("gres", {}).get(each, 0) for each in reply["capacity"]["gres"]}
+        cores, memory = output.show_cores_of(amount), show_size(amount["memory"])
+        gres, io = output.show_gres(counts), output.show_io(amount)
+        below.append({title: name, "CORES": cores, "MEM": memory, "IO R/W": io, "GRES": gres})
         for disk, rates in amount.get("disks", {}).items():
             below.append({title: f"  disk {disk}", "IO R/W": output.show_io(rates)})
     print_items(columns, reply["nodes"], below=below if POOLS["path"] in columns else ())
@@ -102,17 +111,22 @@ def _show(reply: SharesReply) -> None:
 # -- drf nodes ---------------------------------------------------------------------------------
 
 
-def _outside(node: MachineView) -> Mapping[str, float]:
+def _outside(node: MachineView) -> Mapping[str, object]:
     """Return the cores and the memory that Slurm has given to jobs that are not drfd's."""
-    outside = node.get("outside")
-    if outside is None:
-        return {"cores": 0.0, "memory": 0}
-    return {"cores": outside["cores"], "memory": outside["memory"]}
+    return node.get("outside", {"cores": 0.0, "memory": 0})
 
 
-def _of(node: MachineView, show: Callable[[ResourcesView], str]) -> str:
-    """Return what is allocated and what there is: "4/16"."""
-    return f"{show(node['allocated'])}/{show(node['capacity'])}"
+def _name(node: MachineView) -> str:
+    return output.clean(node["name"]) or "this machine"
+
+
+def _features(node: MachineView) -> str:
+    return ",".join(node["features"])
+
+
+def _held_of(name: str, show: Callable[[Any], str]) -> Callable[[MachineView], str]:
+    """Return the function that shows what is allocated and what there is: "4/16"."""
+    return pair(text(at(name, "allocated"), show), text(at(name, "capacity"), show))
 
 
 def _gres(node: MachineView) -> str:
@@ -122,25 +136,22 @@ def _gres(node: MachineView) -> str:
 
 #: The columns of machines. New ones come last.
 NODES = by_key(
-    Column("NODE", lambda node: output.clean(node["name"]) or "this machine", "name", at("name")),
+    Column("NODE", _name, "name", at("name")),
     field("engine"),
     field("state", is_fixed=True),
     field("since", show=output.show_when),
-    right("CORES", lambda node: _of(node, lambda amounts: output.number(amounts["cores"])), "cores",
-          at("cores", "capacity"), is_fixed=True),
+    right("CORES", _held_of("cores", output.number), "cores", at("cores", "capacity"),
+          is_fixed=True),
     field("cores_allocated", show=output.number, name="cores", of="allocated", is_right=True),
-    right("MEM", lambda node: _of(node, lambda amounts: show_size(amounts["memory"])), "memory",
-          at("memory", "capacity"), is_fixed=True),
+    right("MEM", _held_of("memory", show_size), "memory", at("memory", "capacity"), is_fixed=True),
     field("memory_allocated", show=show_size, name="memory", of="allocated", is_right=True),
     field("running", "JOBS", is_right=True),
-    column("cores_outside", "CORES OUTSIDE", lambda node: _outside(node)["cores"], output.number,
-           is_right=True),
-    column("memory_outside", "MEM OUTSIDE", lambda node: _outside(node)["memory"], show_size,
-           is_right=True),
-    column("features", "FEATURES", lambda node: ",".join(node["features"])),
+    field("cores_outside", show=output.number, name="cores", of=_outside, is_right=True),
+    field("memory_outside", "MEM OUTSIDE", show_size, name="memory", of=_outside, is_right=True),
+    column("features", "FEATURES", _features, rank=-1),
     field("text", "WHY", is_sentence=True),
     # For people.
-    Column("GRES", _gres, "gres"),
+    Column("GRES", _gres, "gres", rank=-1),
 )  # fmt: skip
 _SHOWN_OF_NODES = ("name", "state", "since", "cores", "memory", "gres", "running", "features")
 
@@ -159,14 +170,10 @@ def nodes() -> Result:
 def _show_nodes(reply: NodesReply) -> None:
     for notice in output.drain_notices(reply):
         output.say(notice)
-    found = reply["nodes"]
-    without = {*([] if any(node["capacity"]["gres"] for node in found) else ["gres"]),
-               *([] if any(node["features"] for node in found) else ["features"])}  # fmt: skip
-    print_items(picked(NODES, _SHOWN_OF_NODES, without=without), found)
+    print_items(picked(NODES, _SHOWN_OF_NODES), reply["nodes"])
     for node in reply["nodes"]:
         if node["text"]:
-            why = output.clean(node["text"], 400)
-            output.tell(f"{node['name'] or 'this machine'} is {node['state']}: {why}")
+            output.tell(f"{_name(node)} is {node['state']}: {output.clean(node['text'], 400)}")
         if "outside" in node:
             outside = node["outside"]
             has = f"{output.number(outside['cores'])} cores and {show_size(outside['memory'])}"

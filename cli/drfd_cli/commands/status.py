@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -61,13 +62,17 @@ def command(ids: tuple[Ref, ...], with_ended: bool, tasks: bool, **chosen: Any) 
     first = next(pages)
     pages = chain([first], pages)
     return Result(
-        show=lambda: _print_jobs(first, pages),
-        view=lambda: {
-            "jobs": [*chain(*_counted(pages, counts := Counter[str]()))], "counts": counts,
-            **output.pick(first, ("draining", "drain", "gpus", "launcher_away_s", "notices")),
-        },
+        show=partial(_print_jobs, first, pages),
+        view=partial(_view, first, pages),
         rows=lambda: (page["jobs"] for page in pages),
-    )  # fmt: skip
+    )
+
+
+def _view(first: StatusReply, pages: Iterable[StatusReply]) -> dict[str, object]:
+    counts = Counter[str]()
+    jobs = list(chain(*_counted(pages, counts)))
+    rest = output.pick(first, ("draining", "drain", "gpus", "launcher_away_s", "notices"))
+    return {"jobs": jobs, "counts": counts, **rest}
 
 
 def _counted(pages: Iterable[StatusReply], counts: Counter[str]) -> Iterator[list[JobView]]:
@@ -85,8 +90,7 @@ def _print_jobs(first: StatusReply, pages: Iterable[StatusReply]) -> None:
         return
     counts = Counter[str]()
     has_more = first.get("after") is not None
-    has_groups = has_more or any(job.get("group") is not None for job in first["jobs"])
-    without = {*([] if has_groups else ["group"]), *([] if first.get("gres") else ["gres"])}
+    without = () if first.get("gres") else ("gres",)
     table = TextTable(picked(JOBS, _COLUMNS, without=without), is_long=has_more)
     # Each page is printed before the next one is asked for.
     for jobs in _counted(pages, counts):

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, cast
 
@@ -71,19 +72,17 @@ def command(
         if not ids and not live:
             where = "" if everything else f" in the group {group}"
             nothing = f"no job of yours{where} waits or runs"
-            return Result(
-                show=lambda: output.say(nothing), view=lambda: {"done": True, "jobs": []}
-            )  # fmt: skip
+            return Result(partial(output.say, nothing), lambda: {"done": True, "jobs": []})
         ids = (*ids, *(job["array_id"] or job["id"] for job in live))
     wanted = list(dict.fromkeys(ids))
     reply = wait_for(client, wanted, any_one=any_one, timeout_s=timeout)
+    never = {"never": reply["never"]} if reply.get("never") else {}
     told: list[bool] = []
     return Result(
         show=lambda: told.append(_show(reply)),
-        view=lambda: {"done": reply["done"], "jobs": reply["ended"],
-                      **({"never": reply["never"]} if reply.get("never") else {})},
+        view=lambda: {"done": reply["done"], "jobs": reply["ended"], **never},
         finish=lambda: _finish(client, wanted, reply, any_one=any_one, is_told=any(told)),
-    )  # fmt: skip
+    )
 
 
 def wait_for(

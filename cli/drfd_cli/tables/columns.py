@@ -16,7 +16,7 @@ import click
 
 from drfd.common.units import show_duration, show_size
 from drfd_cli import output
-from drfd_cli.output import Column, Columns, number, size_or_dash
+from drfd_cli.output import Column, Columns, number
 from drfd_cli.tables.layout import Painted
 
 if TYPE_CHECKING:
@@ -44,37 +44,59 @@ _SHOWN: Mapping[str, Callable[[float], str]] = {
 }  # fmt: skip
 
 
-def at(name: str, of: str | None = None) -> Callable[[Any], Any]:
+#: An object in a view, by its key or by a function.
+Of = str | Callable[[Any], Any] | None
+
+
+def at(name: str, of: Of = None) -> Callable[[Any], Any]:
     """Return the function that returns a field of a view, or of the object `of` in it; None for one
     that is not there."""
 
     def value(view: Any) -> Any:
-        part = view if of is None else view.get(of)
+        part = of(view) if callable(of) else view if of is None else view.get(of)
         return None if part is None else part.get(name)
 
     return value
 
 
+def text(value: Callable[[Any], Any], show: Callable[[Any], object]) -> Callable[[Any], object]:
+    """Return the function that returns a value of a view as people see it; None if there is
+    none."""
+
+    def shown(view: Any) -> object:
+        found = value(view)
+        return None if found is None or found == "" else show(found)
+
+    return shown
+
+
+def pair(*parts: Callable[[Any], object]) -> Callable[[Any], str]:
+    """Return the function that returns two texts of a view beside each other: `2G/8G`."""
+    return lambda view: "/".join(str(part(view) or "-") for part in parts)
+
+
 def field(
-    key: str, title: str = "", show: Callable[[Any], object] = str, *, name: str = "",
-    of: str | None = None, **more: Any,
-) -> Column:  # fmt: skip
+    key: str,
+    title: str = "",
+    show: Callable[[Any], object] = str,
+    *,
+    name: str = "",
+    of: Of = None,
+    **more: Any,
+) -> Column:
     """Return the column of a field of a view, or of the object `of` in it."""
     return column(key, title or key.replace("_", " ").upper(), at(name or key, of), show, **more)
 
 
 def column(
-    key: str, title: str, value: Callable[[Any], Any], show: Callable[[Any], object] = str,
+    key: str,
+    title: str,
+    value: Callable[[Any], Any],
+    show: Callable[[Any], object] = str,
     **more: Any,
-) -> Column:  # fmt: skip
-    """Return a column with a value for programs, which people see as `show` returns it, and `-`
-    where it is unknown."""
-
-    def shown(view: Any) -> object:
-        found = value(view)
-        return "-" if found in (None, "") else show(found)
-
-    return Column(title, shown, key, value, **more)
+) -> Column:
+    """Return a column with a value for programs, which people see as `show` returns it."""
+    return Column(title, text(value, show), key, value, **more)
 
 
 def by_key(*columns: Column) -> Columns:
@@ -105,6 +127,10 @@ _STATE_STYLES = {
     **dict.fromkeys(("HELD", "SUSPENDED", "STOPPING", "CLEANING"), "held"),
     **dict.fromkeys(("COMPLETED", "CANCELLED"), "dim"),
 }
+
+
+def _state(state: str) -> Painted:
+    return Painted(state, _STATE_STYLES.get(state, "hot"))
 
 
 def _label(job: JobView) -> str:
@@ -138,6 +164,20 @@ def _mean_cores(job: JobView) -> str:
     return f"{busy}/{output.show_cores_of(job['demand'])}"
 
 
+def _size(name: str, of: Of) -> Callable[[Any], object]:
+    return text(at(name, of), show_size)
+
+
+def _runs(job: JobView) -> int:
+    return job["all_runs"]["runs"] if "all_runs" in job else int(job["started_at"] is not None)
+
+
+def _ended(at_s: float) -> str:
+    if output.width() >= _WIDE:
+        return output.show_time(at_s)
+    return time.strftime("%m-%d %H:%M", time.localtime(at_s))
+
+
 def _ran(job: JobView) -> str:
     if "all_runs" not in job:
         return output.show_elapsed(job)
@@ -153,8 +193,7 @@ JOBS = by_key(
            squeue="j NAME name stepname", sacct="JobName"),
     field("user", most=_NAME, least=8, squeue="u USER username", sacct="User 9"),
     field("pool", most=_NAME, rank=4, squeue="a ACCOUNT account", sacct="Account"),
-    field("state", show=lambda state: Painted(state, _STATE_STYLES.get(state, "hot")),
-          is_fixed=True),
+    field("state", show=_state, is_fixed=True),
     column("code", "CODE", _code),
     Column("CORES", lambda job: output.show_cores_of(job["demand"]), "cores",
            at("cores", of="demand"), is_right=True, rank=1),
@@ -182,7 +221,7 @@ JOBS = by_key(
     # For people: several values, or how the time goes.
     Column("IO R/W", lambda job: output.show_io(job["demand"]), "io", is_right=True, rank=5),
     Column("TIME", output.show_elapsed, "time", is_right=True),
-    Column("EXIT", lambda job: output.exit_words(job) or "-", "exit"),
+    Column("EXIT", text(output.exit_words, str), "exit"),
     Column("NAME", lambda job: output.named(job, _NAME, always=True), "command", least=_LEAST_NAME),
 )  # fmt: skip
 #: What is known of the use of an ended job, and how it is shown.
@@ -209,31 +248,20 @@ PAST_JOBS: Columns = {
     **JOBS,
     **by_key(
         *(_right(name, show=show, of="used") for name, show in _USED.items()),
-        column("runs", "RUNS", lambda job: (
-            job["all_runs"]["runs"] if "all_runs" in job else int(job["started_at"] is not None)
-        ), is_right=True),
+        column("runs", "RUNS", _runs, is_right=True),
         *(
-            column(f"all_{name}", f"ALL {name.upper().replace('_', ' ')}",
-                   partial(lambda name, job: at(name)(used(job)), name), show_duration,
-                   is_right=True)
+            _right(f"all_{name}", show=show_duration, name=name, of=used)
             for name in ("wall_seconds", "suspended_seconds", "cpu_seconds")
         ),
         # For people, use beside demand.
-        Column("ENDED", lambda job: (
-            output.show_time(job["ended_at"]) if output.width() >= _WIDE
-            else time.strftime("%m-%d %H:%M", time.localtime(job["ended_at"]))
-        ), "ended"),
+        Column("ENDED", text(at("ended_at"), _ended), "ended"),
         Column("TIME", _ran, "ran", is_right=True),
         Column("CORES", _mean_cores, "cores_used", is_right=True),
-        Column("MEM", lambda job: (
-            f"{size_or_dash(used(job)['memory_peak'])}/{show_size(job['demand']['memory'])}"
-        ), "memory_used", is_right=True),
-        Column("GPU MEM", lambda job: size_or_dash(used(job).get("gpu_memory_peak")),
-               "gpu_memory", is_right=True),
-        Column("IO R/W", lambda job: (
-            f"{size_or_dash(used(job)['read_bytes'])}/{size_or_dash(used(job)['written_bytes'])}"
-        ), "io_used", is_right=True, rank=5),
-        Column("CAUSE", lambda job: "-" if job["outcome"] is None else job["outcome"]["text"],
-               "cause", is_sentence=True, rank=6),
+        Column("MEM", pair(_size("memory_peak", used), _size("memory", "demand")), "memory_used",
+               is_right=True),
+        Column("GPU MEM", _size("gpu_memory_peak", used), "gpu_memory", is_right=True, rank=-1),
+        Column("IO R/W", pair(_size("read_bytes", used), _size("written_bytes", used)), "io_used",
+               is_right=True, rank=5),
+        Column("CAUSE", at("text", "outcome"), "cause", is_sentence=True, rank=6),
     ),
 }  # fmt: skip

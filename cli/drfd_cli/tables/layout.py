@@ -78,7 +78,7 @@ class TextTable:
 
     def lines(self, items: Iterable[Any]) -> list[str]:
         """Return the lines of a page of items, the first time below those of the heading."""
-        return self.lines_of([[column.show(item) for column in self.columns] for item in items])
+        return self.lines_of([[column.cell(item) for column in self.columns] for item in items])
 
     def lines_of(self, rows: Sequence[Sequence[object]]) -> list[str]:
         cells = [*map(list, zip(*rows, strict=True))] or [[] for _ in self.columns]
@@ -147,12 +147,12 @@ class TextTable:
         leasts, wanted, room = self._leasts(), self._wanted, self._room - 2 + _APART
         there = [
             at for at, (column, each) in enumerate(zip(self.columns, cells, strict=True))
-            if not column.rank or self._is_long or not each or {*each} != {"-"}
+            if not column.rank or self._is_long or not each or {*each} - {"", "-"}
         ]  # fmt: skip
         last = there[-1]
 
         def fitting(*of_last: int) -> list[int]:
-            spans = [(leasts[at], wanted[at], self.columns[at].rank) for at in there[:-1]]
+            spans = [(leasts[at], wanted[at], max(0, self.columns[at].rank)) for at in there[:-1]]
             found = fitted([*spans, (of_last[0], wanted[last], of_last[1])], room, _APART)
             return [there[at] for at in sorted(found)]
 
@@ -247,7 +247,7 @@ def widths_of(
 
 def with_values(columns: Iterable[Column], rows: Sequence[Any]) -> list[Column]:
     """Return the columns that do not give way, or have a value in any row."""
-    return [each for each in columns if not each.rank or any(each.show(row) != "-" for row in rows)]
+    return [each for each in columns if not each.rank or any(each.cell(row) != "-" for row in rows)]
 
 
 def echo(lines: Iterable[str]) -> None:
@@ -255,13 +255,12 @@ def echo(lines: Iterable[str]) -> None:
 
 
 def print_items(
-    columns: Iterable[Column], items: Iterable[Any], *,
-    below: Iterable[Mapping[str, object]] = (),
-) -> None:  # fmt: skip
+    columns: Iterable[Column], items: Iterable[Any], below: Iterable[Mapping[str, object]] = ()
+) -> None:
     """Print a table with a row for each item, and below them rows of which the cells are given by
     their headings."""
     table = TextTable(columns)
-    rows = [[column.show(item) for column in table.columns] for item in items]
+    rows = [[column.cell(item) for column in table.columns] for item in items]
     rows += [[row.get(column.title, "") for column in table.columns] for row in below]
     echo([*table.lines_of(rows), ""])
 

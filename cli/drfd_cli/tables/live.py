@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from drfd.common.units import show_duration, show_size, utc_time
 from drfd_cli.output import Column, Columns, run_s
-from drfd_cli.tables.columns import AMOUNTS, JOBS, by_key, column
+from drfd_cli.tables.columns import AMOUNTS, JOBS, at, by_key, column, text
 from drfd_cli.tables.layout import Painted, right
 
 if TYPE_CHECKING:
@@ -68,11 +68,11 @@ def left_s(row: SnapshotRow, at_s: float) -> float | None:
     return None if limit_s is None or row["started_at"] is None else limit_s - run_s(row, at_s)
 
 
-def _use(axis: Axis, row: SnapshotRow) -> Gauge | str:
+def _use(axis: Axis, row: SnapshotRow) -> Gauge | None:
     """Return "now/declared". Of a range of cores it is "5/2..8", and a part of all eight."""
     now, declared = None if row["now"] is None else row["now"].get(axis), row["demand"][axis]
     if not declared and not now:
-        return "-"
+        return None
     most = row["demand"].get("cores_max") if axis == "cores" else None
     part = part_of(now or 0.0, declared if most is None else most)
     style = _AT_LIMIT[axis] if part >= _HOT else "plain"
@@ -85,19 +85,19 @@ def _use(axis: Axis, row: SnapshotRow) -> Gauge | str:
     return cell
 
 
-def _gpu(row: SnapshotRow) -> str:
+def _gpu(row: SnapshotRow) -> str | None:
     """Return a job's memory on GPUs and its utilisation of them. Of one that declares its memory on
     each, it is the most on one, of so much alone: there is no room for more."""
     now = row["now"]
     if now is None:
-        return "-"
+        return None
     memory, busy = now.get("gpu_memory"), now.get("gpu_utilisation")
     words = [show_size(memory)] if isinstance(memory, int) and (memory or busy) else []
     single, limit = now.get("gpu_memory_single"), row["demand"].get("gres_memory", {}).get("gpu")
     if words and single is not None and limit is not None:
         return f"{show_size(single)}/{show_size(limit)}"
     words += [f"{busy}%"] if busy is not None and (memory or busy) else []
-    return " ".join(words) or "-"
+    return " ".join(words) or None
 
 
 def _spent(at_s: float, row: SnapshotRow) -> Painted:
@@ -116,44 +116,49 @@ def _evidence(row: SnapshotRow) -> Mapping[str, Any]:
     return row["reason"]["evidence"] if row["reason"] else {}
 
 
-def _amount(key: str, row: SnapshotRow) -> str:
+def _amount(key: str, row: SnapshotRow) -> str | None:
     about = _evidence(row)
-    return show_declared(about["resource"], about[key]) if key in about else "-"
+    return show_declared(about["resource"], about[key]) if key in about else None
 
 
-def _code(row: SnapshotRow) -> str:
-    return row["reason"]["code"] if row["reason"] else "-"
+def _code(row: SnapshotRow) -> str | None:
+    return row["reason"]["code"] if row["reason"] else None
 
 
-def _start(at_s: float, row: SnapshotRow) -> str:
-    expected_s = row["expected_start_at"]
-    if expected_s is None:
-        return "-"
+def _waits_for(row: SnapshotRow) -> Painted:
+    words = _evidence(row).get("waits_for") or _code(row) or "-"
+    return Painted(words, "held" if row["state"] == "HELD" else "plain")
+
+
+def _start(at_s: float, expected_s: float) -> str:
     return show_duration(expected_s - at_s) if expected_s >= at_s + 1 else "now"
 
 
-def _expected(row: SnapshotRow) -> str:
+def _expected(row: SnapshotRow) -> str | None:
     """Return the time of the expected start, or why none is known."""
     if row["expected_start_at"] is None:
         why = row.get("expected_start_unknown")
-        return f"unknown: {why}" if why else "-"
+        return f"unknown: {why}" if why else None
     near = "by" if row.get("expected_start_certainty") == "limits" else "about"
     return f"{near} {utc_time(row['expected_start_at'])}"
 
 
-def _until(at_s: float, row: SnapshotRow) -> str:
+def _until(at_s: float, until_s: float) -> str:
     """Return a time within a day as "14:05", another one as "Nov 23"."""
-    until_s = _evidence(row).get("until")
-    if until_s is None:
-        return "-"
     is_near = abs(until_s - at_s) < 86400
     return time.strftime("%H:%M" if is_near else "%b %d", time.localtime(until_s))
 
 
-def _ago(at_s: float, row: SnapshotRow) -> str:
-    ended_s = row["ended_at"]
-    if ended_s is None:
-        return "-"
+def _outcome(row: SnapshotRow) -> Painted:
+    outcome = row["outcome"] or row["state"]
+    return Painted(outcome, _OUTCOMES.get(outcome, "hot"))
+
+
+def _ran(at_s: float, row: SnapshotRow) -> str | None:
+    return show_duration(run_s(row, at_s)) if row["started_at"] else None
+
+
+def _ago(at_s: float, ended_s: float) -> str:
     if at_s - ended_s < 86400:
         return f"{show_duration(at_s - ended_s)} ago"
     return time.strftime("%b %d %H:%M", time.localtime(ended_s))
@@ -163,16 +168,17 @@ def live_columns(at_s: float) -> Columns:
     own = (each for key, each in JOBS.items() if key not in _UNKNOWN)
     return by_key(
         *own,
-        Column("", lambda row: row["label"], "label", least=11),
-        Column("NAME", lambda row: Painted(row["name"], "title"), "name", least=10, most=40),
+        Column("", at("label"), "label", least=11),
+        Column("NAME", text(at("name"), partial(Painted, style="title")), "name", least=10,
+               most=40),
         replace(JOBS["pool"], least=14),
-        right("CORES", lambda row: show_declared("cores", row["demand"]["cores"]), "cores",
+        right("CORES", text(at("cores", "demand"), partial(show_declared, "cores")), "cores",
               least=5),
         replace(JOBS["memory"], least=5, rank=0),
         replace(JOBS["io"], least=9),
         replace(JOBS["gres"], least=8, rank=6),
         replace(JOBS["exit"], least=8),
-        column("code", "REASON", _code, lambda code: Painted(code, "dim"), least=16, rank=7),
+        column("code", "REASON", _code, partial(Painted, style="dim"), least=16, rank=7),
         *(
             right(name.upper(), partial(_use, name), f"{name}_now", least=14, most=18,
                   rank=3 * (name in AMOUNTS[2:]))
@@ -180,22 +186,15 @@ def live_columns(at_s: float) -> Columns:
         ),
         right("GPU", _gpu, "gpu_now", least=10, rank=2),
         right("TIME", partial(_spent, at_s), "spent", least=13),
-        right("START", partial(_start, at_s), "start", least=6),
+        right("START", text(at("expected_start_at"), partial(_start, at_s)), "start", least=6),
         Column("EXPECTED START", _expected, "expected_start", least=16),
-        Column("WAITS FOR", lambda row: Painted(
-            _evidence(row).get("waits_for") or _code(row),
-            "held" if row["state"] == "HELD" else "plain",
-        ), "waits_for", least=15, most=18),
+        Column("WAITS FOR", _waits_for, "waits_for", least=15, most=18),
         right("NEEDS", partial(_amount, "needed"), "needed", least=5, rank=2),
         right("FREE", partial(_amount, "free"), "free", least=5, rank=1),
-        Column("BLOCKED BY", lambda row: _evidence(row).get("blocked_by") or "-", "blocked_by",
-               least=14, most=26, rank=3),
-        right("UNTIL", partial(_until, at_s), "until", least=6, rank=4),
-        Column("OUTCOME", lambda row: Painted(
-            outcome := row["outcome"] or row["state"], _OUTCOMES.get(outcome, "hot")
-        ), "outcome", least=14),
-        right("RAN", lambda row: (
-            show_duration(run_s(row, at_s)) if row["started_at"] else "-"
-        ), "ran", least=7),
-        right("ENDED", partial(_ago, at_s), "ended_ago", least=12),
+        Column("BLOCKED BY", at("blocked_by", _evidence), "blocked_by", least=14, most=26, rank=3),
+        right("UNTIL", text(at("until", _evidence), partial(_until, at_s)), "until", least=6,
+              rank=4),
+        Column("OUTCOME", _outcome, "outcome", least=14),
+        right("RAN", partial(_ran, at_s), "ran", least=7),
+        right("ENDED", text(at("ended_at"), partial(_ago, at_s)), "ended_ago", least=12),
     )  # fmt: skip

@@ -398,7 +398,7 @@ def draw(
     for at, row in enumerate(table.rows[first : first + room], first):
         line: Line = [Segment("*", theme["mark"]) if table.is_marked(row) else Segment(" ")]
         for column, width in table.columns:
-            line += [*_drawn(column.show(row), width, theme, is_right=column.is_right),
+            line += [*_drawn(column.cell(row), width, theme, is_right=column.is_right),
                      Segment(" ")]  # fmt: skip
         line = joined(line, columns)
         lines.append(marked(line, theme["cursor"]) if is_focus and at == cursor else line)
@@ -527,7 +527,7 @@ def columns_of_jobs(
     live = live_columns(at_s)
     shown = with_values([live[key] for key in _SHOWN[panel]], rows)
     for column in map(live.__getitem__, own):
-        widths = [columns_of(str(column.show(row))) for row in rows]
+        widths = [columns_of(str(column.cell(row))) for row in rows]
         least = max([len(column.title), *(min(each, _MOST_OWN) for each in widths)])
         shown.append(replace(column, least=least, rank=_OWN))
     return shown

@@ -73,7 +73,7 @@ def _cell(column: Column, row: Any) -> list[str]:
     """Return the text of a cell and its style. The page has times in the zone of its reader."""
     if column.key.endswith("_at") and (at_s := column.word(row)) is not None:
         return [utc_time(cast("float", at_s)), ""]
-    cell = column.show(row)
+    cell = column.cell(row)
     return [str(cell), getattr(cell, "style", "")]
 
 
