@@ -167,7 +167,8 @@ def is_at_home(path: Path, name: str) -> bool:
 def is_the_launchers_interface(path: Path, name: str) -> bool:
     """All that the daemon may see of the launcher."""
     is_launchers = name.startswith("drfd.launcher") and room(path) == "daemon"
-    return not is_launchers or name.startswith(("drfd.launcher.protocol", "drfd.launcher.settings"))
+    seen = ("drfd.launcher.protocol", "drfd.launcher.settings", "drfd.launcher.gpu_meter.reading")
+    return not is_launchers or name.startswith(seen)
 
 
 @pytest.mark.parametrize(

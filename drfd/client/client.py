@@ -19,7 +19,7 @@ from drfd.client.streams import follow, watch
 from drfd.client.submission import submission
 from drfd.client.values import JobInfo, Shares, Snapshot, UsagePoints
 from drfd.client.words import Gres, Ref, parse_id, parse_ids, parse_signal
-from drfd.common.errors import BY_KIND, DrfdError, Refused
+from drfd.common.errors import DrfdError, Refused, error_of
 from drfd.common.units import parse_duration, parse_memory
 from drfd.payload.submitter import as_given, capture
 from drfd.protocol.job_options import BY_KEY, OPTIONS
@@ -254,9 +254,7 @@ class Client:
             return []
         reply = self._connection.request(verb, select={"ids": chosen}, **asked)
         for failure in reply["failed"]:
-            error = failure["error"]
-            kind = BY_KIND.get(error["kind"], DrfdError)
-            raise kind(error["code"], error["text"], hint=error["hint"])
+            raise error_of(**failure["error"])
         return [int(job_id) for job_id in reply["done"]]
 
 

@@ -15,7 +15,7 @@ from itertools import islice
 from select import select
 from time import time_ns
 
-from drfd.common.errors import BY_KIND, DrfdError, Refused, Unavailable
+from drfd.common.errors import DrfdError, Refused, Unavailable, error_of
 from drfd.linux.unix_sockets import at_socket, peer_of
 from drfd.payload.pack import of_request
 from drfd.payload.signature import digest_of, proof_of, read_key
@@ -525,10 +525,9 @@ def _error_in(reply: Message) -> DrfdError | None:
     error = reply.get("error")
     if not isinstance(error, dict):
         return None
-    kind, code, text, hint = (error.get(key) for key in ("kind", "code", "text", "hint"))
-    if not all(isinstance(word, str) for word in (kind, code, text, hint)):
-        return None
-    return BY_KIND.get(str(kind), DrfdError)(str(code), str(text), hint=str(hint))
+    found = [error.get(key) for key in ("kind", "code", "text", "hint")]
+    words = [word for word in found if isinstance(word, str)]
+    return error_of(*words) if len(words) == len(found) else None
 
 
 def _text_around(error: UnicodeEncodeError) -> str:

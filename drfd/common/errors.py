@@ -72,3 +72,8 @@ BY_KIND: dict[str, type[DrfdError]] = {
     cls.__name__: cls
     for cls in (Refused, NotPermitted, Unavailable, ConfigError, HostError, StillStarting)
 }
+
+
+def error_of(kind: str, code: str, text: str, hint: str = "") -> DrfdError:
+    """Return the error with these fields of a reply."""
+    return BY_KIND.get(kind, DrfdError)(code, text, hint=hint)

@@ -233,7 +233,9 @@ def gpu_reading(*processes: View, **changes: Any) -> View:
         "memory_total": 1000, "utilisation": 50, "is_lost": False, "processes": list(processes),
     }  # fmt: skip
     assert changes.keys() <= usual.keys()
-    return usual | changes
+    found = usual | changes
+    # One that discovery does not know has no name.
+    return found if found["name"] else {key: found[key] for key in found if key != "name"}
 
 
 def gpu_line(*gpus: View, why: str | None = None) -> str:

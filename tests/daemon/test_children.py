@@ -237,7 +237,7 @@ async def test_a_forecast_is_one_of_the_moment_of_its_fork(desk):
     asking = asyncio.ensure_future(parts.ask(lambda: StartQuestion(job_id, smaller=False)))
     await begun(parts.children)
     await desk.finish(1)
-    assert (await asking).start_s == now(600).at_s
+    assert (await asking)["expected_start_at"] == now(600).at_s
     assert desk.shell.engine.ledger.jobs[job_id].state == "STARTING"
 
 
@@ -265,8 +265,8 @@ async def test_answers_are_those_of_a_look_ahead_in_one_process(desk, seed):
         for question in questions:
             found = await desk.requests.forecasts.ask(lambda asked=question: asked)
             assert found == [*answers(question, look_ahead(desk.shell.engine))][-1]
-            assert found.missing is None
-            starts.add(found.start_s)
+            assert "no_estimate" not in found
+            starts.add(found["expected_start_at"])
     assert len(starts) > 2
 
 
@@ -310,6 +310,9 @@ async def test_why_a_submission_would_wait_is_known_before_when_it_would_start(d
     await waiting_job(desk)
     question = TrialQuestion(SubmitAsked(now(), spec("root.bob", actor=BOB, asks=demand(9))), {})
     found = [*answers(question, look_ahead(desk.shell.engine))]
-    known = [(each.missing is None, each.reason is None, each.start_s is None) for each in found]
-    assert known == [(False, True, True), (False, False, True), (True, False, False)]
-    assert found[0].missing is not None and found[0].missing.code == "forecast-too-long"
+    known = [
+        ("no_estimate" in each, each["reason"] is None, each["expected_start_at"] is None)
+        for each in found
+    ]
+    assert known == [(True, True, True), (True, False, True), (False, False, False)]
+    assert found[0]["no_estimate"]["code"] == "forecast-too-long"

@@ -22,17 +22,17 @@ from drfd.daemon.launcher_link.messages import LaunchSettings, grants_for, order
 from drfd.daemon.lookup.views import gpu_view
 from drfd.daemon.main import main
 from drfd.daemon.monitoring.gpu_use import (
-    GpuProcess,
-    GpuSample,
     GpuUse,
     Keeping,
     MeasuredGpu,
+    NamedReading,
     keepings,
     keepings_text,
     unkept_text,
 )
 from drfd.daemon.monitoring.meter import GpuShare, Meter
 from drfd.devices.gpus import Gpu, find_gpus
+from drfd.launcher.gpu_meter.reading import ProcessReading
 from drfd.launcher.protocol import LaunchOrder
 from drfd.launcher.slurm_root.preparation import environment
 from fakes import demand, of_gpus, payload, replace, spec
@@ -356,14 +356,14 @@ def test_who_uses_a_gpu_outside_is_named(use, clock):
 # -- on which declared memory is kept ----------------------------------------------------------
 
 
-READING = GpuSample(
+READING = NamedReading(
     name="0", pci="0000:01:00.0", uuid="GPU-a", slice=None, memory_used=1, memory_total=9,
     utilisation=1, is_lost=False, processes=[],
 )  # fmt: skip
-KNOWN = GpuProcess(pid=1, uid=1, cgroups=[], memory=5, utilisation=None)
-UNKNOWN = GpuProcess(pid=2, uid=1, cgroups=[], memory=None, utilisation=None)
+KNOWN = ProcessReading(pid=1, uid=1, cgroups=[], memory=5, utilisation=None)
+UNKNOWN = ProcessReading(pid=2, uid=1, cgroups=[], memory=None, utilisation=None)
 LOST = MeasuredGpu(
-    GpuSample(
+    NamedReading(
         name="1", pci="0000:02:00.0", uuid=None, slice=None, memory_used=None, memory_total=None,
         utilisation=None, is_lost=True, processes=None,
     ),
@@ -398,7 +398,7 @@ def test_what_the_kernel_limits_needs_no_reading():
 
 
 def read_of(pci: str, uuid: str | None = None, ids: str | None = None) -> View:
-    return {**gpu(pci=pci, uuid=uuid), "slice": ids, "name": None}
+    return {**gpu(pci=pci, uuid=uuid, name=None), "slice": ids}
 
 
 def test_gpus_and_slices_have_the_names_that_the_configuration_may_use(use):
@@ -415,7 +415,7 @@ def test_gpus_and_slices_have_the_names_that_the_configuration_may_use(use):
         read_of("0000:03:00.0", "GPU-0123"),
     ]
     use.take(gpu_line(*readings), JOBS, known)
-    assert [(each.reading.name, each.reading.uuid) for each in use.gpus()] == [
+    assert [(each.reading.get("name"), each.reading["uuid"]) for each in use.gpus()] == [
         ("0", "GPU-a"), ("1:3:0", "MIG-GPU-b/3/0"), (None, "MIG-y"), ("2", "GPU-0123"),
     ]  # fmt: skip
 

@@ -12,32 +12,18 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from drfd.common.errors import BY_KIND, DrfdError, short_of_memory
+from drfd.common.errors import DrfdError, short_of_memory
+from drfd.daemon.lookup.views import error_view
+from drfd.protocol.replies import ErrorView
 
 T = TypeVar("T")
-
-
-class ErrorMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A refusal or a failure, with the fields that it has in a reply."""
-
-    kind: str
-    code: str
-    text: str
-    hint: str = ""
-
-    @classmethod
-    def of(cls, error: DrfdError) -> ErrorMessage:
-        return cls(type(error).__name__, error.code, error.text, error.hint)
-
-    def error(self) -> DrfdError:
-        return BY_KIND.get(self.kind, DrfdError)(self.code, self.text, hint=self.hint)
 
 
 class ChildAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """An answer, or why there is none."""
 
     found: Any = None
-    failure: ErrorMessage | None = None
+    failure: ErrorView | None = None
     #: The end of the traceback of a bug.
     bug: str = ""
 
@@ -49,7 +35,7 @@ def write_answers(answers: Callable[[], Iterable[object]]) -> None:
             _write(ChildAnswer(found))
     except (DrfdError, MemoryError) as caught:
         error = caught if isinstance(caught, DrfdError) else short_of_memory()
-        _write(ChildAnswer(failure=ErrorMessage.of(error)))
+        _write(ChildAnswer(failure=error_view(error)))
     except Exception:
         _write(ChildAnswer(bug=traceback.format_exc()[-2000:]))
 

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
-from drfd.common.errors import Unavailable
+from drfd.common.errors import Unavailable, error_of
 from drfd.daemon.children.answers import ChildAnswer, write_answers
 from drfd.linux import own_process
 
@@ -118,7 +118,7 @@ class Children:
             else ChildAnswer(bug="none")
         )
         if found.failure is not None:
-            raise found.failure.error()
+            raise error_of(**found.failure)
         if found.bug:
             log.error("event=bug in=child work=%r status=%d\n%s", what, status, found.bug)
             raise Unavailable(self.kind.failed, f"{what} has failed; drfd's log says how")

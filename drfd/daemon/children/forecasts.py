@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NotRequired
 
-import msgspec
-
-from drfd.common.errors import DrfdError, Unavailable
+from drfd.common.errors import DrfdError
 from drfd.core.decisions.dependencies import may_start
 from drfd.core.decisions.stimuli import SubmitAsked
 from drfd.core.explain.advice import changed_options
@@ -17,12 +16,17 @@ from drfd.core.explain.reasons import explain_wait, unknown_start
 from drfd.core.explain.waits import OUTSIDE, Wait
 from drfd.core.model.job import Job
 from drfd.core.scheduling.release_times import Certainty, StartForecast
-from drfd.daemon.children.answers import ErrorMessage
 from drfd.daemon.children.children import Children, Work, WorkKind
 from drfd.daemon.engine.engine import Engine
+from drfd.daemon.lookup.views import reason_view
+from drfd.protocol.replies import CodeText, DryRunReply
 
 #: Seconds of processor time that one question may cost, and seconds that its answer is waited for.
 MAX_CPU_S, PATIENCE_S = 30, 90.0
+_TOO_LONG: CodeText = {
+    "code": "forecast-too-long",
+    "text": f"the estimate takes more than {MAX_CPU_S} s of processor time",
+}
 #: Least seconds between two forecasts for those who watch, and how many times as long as one has
 #: taken there is none.
 _EVERY_S, _PART = 5.0, 20
@@ -57,23 +61,13 @@ class StartsQuestion:
 Question = StartQuestion | TrialQuestion | StartsQuestion
 
 
-class ForecastReply(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The answer to a question."""
+class ForecastReply(DryRunReply):
+    """The answer to a question, of which only a `TrialQuestion` has a reason."""
 
-    #: In Unix time. None if no start is in sight, or if it is not known (see `missing`).
-    start_s: float | None = None
-    #: On what it rests; None if there is no answer (see `missing`).
-    certainty: Certainty | None = None
-    #: Code and text of the reason why the job of a `TrialQuestion` would not start now.
-    reason: tuple[str, str] | None = None
-    #: Why its start is not known, if not for the jobs before it.
-    unknown: str | None = None
     #: Options for `drf submit` with which the job would start now.
-    smaller: list[str] = []
+    smaller: NotRequired[list[str]]
     #: The jobs of a `StartsQuestion`, by their ids, whose starts are known so far.
-    starts: list[tuple[int, StartForecast]] = []
-    #: Why `start_s` is not known.
-    missing: ErrorMessage | None = None
+    starts: NotRequired[list[tuple[int, StartForecast]]]
 
 
 class Forecasts:
@@ -131,7 +125,7 @@ class WatchedStarts:
         began_s = self._mono()
         try:
             reply = await self._forecasts.ask(self._question)
-            self._known = dict(reply.starts)
+            self._known = dict(reply.get("starts", ()))
         except DrfdError:
             self._known = {}
         finally:
@@ -147,7 +141,7 @@ class WatchedStarts:
 def answers(question: Question, present: Forecast) -> Iterator[ForecastReply]:
     """Yield what is known so far, more each time; `present` is run ahead. Raises Refused as a
     submission does."""
-    yield ForecastReply(missing=_too_long())
+    yield {"expected_start_at": None, "reason": None, "no_estimate": _TOO_LONG}
     future = present
     if isinstance(question, StartsQuestion):
         found = [present.ledger.jobs.get(job_id) for job_id in question.job_ids]
@@ -156,8 +150,8 @@ def answers(question: Question, present: Forecast) -> Iterator[ForecastReply]:
         for each in future.expected_starts(wanted):
             starts.append(each)
             if not len(starts) & (len(starts) - 1):  # seldom, because each has all before it
-                yield ForecastReply(starts=starts)
-        yield ForecastReply(starts=starts)
+                yield {**_start(None, None), "starts": starts}
+        yield {**_start(None, None), "starts": starts}
         return
     if isinstance(question, StartQuestion):
         if question.smaller:
@@ -166,19 +160,17 @@ def answers(question: Question, present: Forecast) -> Iterator[ForecastReply]:
         waiting = future.ledger.jobs.get(question.job_id)
         # The job may have ended since the question was asked.
         start_s, certainty = (None, None) if waiting is None else future.expected_start(waiting.id)
-        unknown = _outside(future, certainty)
-        yield ForecastReply(start_s=start_s, certainty=certainty, unknown=unknown)
+        found_start = _start(start_s, certainty, unknown=_outside(future, certainty))
+        yield found_start
         if waiting is not None and question.smaller:
             smaller = smaller_demand(present, waiting)
             options = [] if smaller is None else changed_options(waiting.spec, smaller)
-            yield ForecastReply(
-                start_s=start_s, certainty=certainty, unknown=unknown, smaller=options
-            )
+            yield {**found_start, "smaller": options}
         return
     job = future.add(question.asked)
     plan = future.pass_now()
     if job.id in plan.admitted:
-        yield ForecastReply(start_s=future.now.at_s, certainty=Certainty.LIMITS)
+        yield _start(future.now.at_s, Certainty.LIMITS)
         return
 
     def reason_of(waiting: Job) -> Wait | None:
@@ -194,20 +186,30 @@ def answers(question: Question, present: Forecast) -> Iterator[ForecastReply]:
     reason = reason_of(job)
     # Before the ledger is run ahead.
     unknown = None if reason is None else unknown_start(reason, future.ledger, reason_of)
-    shown = None if reason is None else (reason.code, reason.text())
-    yield ForecastReply(reason=shown, missing=_too_long())
+    shown = reason_view(reason)
+    yield {"expected_start_at": None, "reason": shown, "no_estimate": _TOO_LONG}
     start_s, certainty = future.expected_start(job.id)
     is_unknown = reason is not None and certainty is Certainty.UNKNOWN
     unknown = (unknown or _outside(future, certainty)) if is_unknown else None
-    yield ForecastReply(start_s=start_s, certainty=certainty, reason=shown, unknown=unknown)
+    yield _start(start_s, certainty, reason=shown, unknown=unknown)
+
+
+def _start(
+    start_s: float | None,
+    certainty: Certainty | None,
+    *,
+    reason: CodeText | None = None,
+    unknown: str | None = None,
+) -> ForecastReply:
+    reply: ForecastReply = {"expected_start_at": start_s, "reason": reason}
+    if certainty is not None:
+        reply["expected_start_certainty"] = certainty.value
+    if unknown is not None:
+        reply["expected_start_unknown"] = unknown
+    return reply
 
 
 def _outside(future: Forecast, certainty: Certainty | None) -> str | None:
     """Return why the start that was asked for is unknown, if it is for the external load."""
     is_so = certainty is Certainty.UNKNOWN and future.is_unknown_for_external
     return OUTSIDE if is_so else None
-
-
-def _too_long() -> ErrorMessage:
-    text = f"the estimate takes more than {MAX_CPU_S} s of processor time"
-    return ErrorMessage.of(Unavailable("forecast-too-long", text))

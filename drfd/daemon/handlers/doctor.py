@@ -284,10 +284,10 @@ def _missing_figures(gpus: Sequence[MeasuredGpu]) -> str:
     """Return which figures some GPUs lack, or ""."""
     readings = [gpu.reading for gpu in gpus]
     counts = {
-        "lost": sum(each.is_lost for each in readings),
-        "without memory": sum(each.memory_used is None for each in readings),
-        "without utilisation": sum(each.utilisation is None for each in readings),
-        "without processes": sum(each.processes is None for each in readings),
+        "lost": sum(each["is_lost"] for each in readings),
+        "without memory": sum(each["memory_used"] is None for each in readings),
+        "without utilisation": sum(each["utilisation"] is None for each in readings),
+        "without processes": sum(each["processes"] is None for each in readings),
     }
     found = [f"{count} {what}" for what, count in counts.items() if count]
     return f": {', '.join(found)}" if found else ""

@@ -29,9 +29,7 @@ from drfd.core.explain.waits import ExternalUse
 from drfd.core.model import events as ev
 from drfd.core.model.job import Actor, Job, JobSpec, JobState
 from drfd.core.scheduling.release_times import Certainty
-from drfd.daemon.children.answers import ErrorMessage
 from drfd.daemon.children.forecasts import (
-    ForecastReply,
     Forecasts,
     StartQuestion,
     TrialQuestion,
@@ -608,21 +606,22 @@ class Requests:
         except (Unavailable, HostError) as error:
             reply["no_estimate"] = {"code": error.code, "text": error.text}
             return
-        view["expected_start_at"] = found.start_s
-        if found.certainty is not None:
-            view["expected_start_certainty"] = found.certainty.value
-        if found.certainty is Certainty.UNKNOWN:
+        view["expected_start_at"] = found["expected_start_at"]
+        certainty = found.get("expected_start_certainty")
+        if certainty is not None:
+            view["expected_start_certainty"] = certainty
+        if certainty == Certainty.UNKNOWN.value:
             reason = self._lookup.reason(job)
             unknown = None
             if reason is not None:
                 unknown = unknown_start(reason, self.engine.ledger, self._lookup.reason)
-                unknown = unknown or found.unknown
+                unknown = unknown or found.get("expected_start_unknown")
             if unknown is not None:
                 view["expected_start_unknown"] = unknown
-        if found.missing is not None:
-            reply["no_estimate"] = {"code": found.missing.code, "text": found.missing.text}
-        if found.smaller:
-            words = " ".join(found.smaller)
+        if "no_estimate" in found:
+            reply["no_estimate"] = found["no_estimate"]
+        if found.get("smaller"):
+            words = " ".join(found["smaller"])
             reply["notes"].append(f"drf set {words} {job.label} lets it start now")
 
     def _external_notes(self, job: Job, actor: st.Actor) -> list[str]:
@@ -675,22 +674,13 @@ class Requests:
             return TrialQuestion(replace(asked, now=now, ended=ended), names)
 
         try:
-            found = await self.forecasts.ask(trial)
+            reply: replies.DryRunReply = await self.forecasts.ask(trial)
         except (Unavailable, HostError) as error:
-            found = ForecastReply(missing=ErrorMessage.of(error))
-        reply: replies.DryRunReply = {"expected_start_at": found.start_s, "reason": None}
-        if found.certainty is not None:
-            reply["expected_start_certainty"] = found.certainty.value
-        if found.unknown is not None:
-            reply["expected_start_unknown"] = found.unknown
-        if found.reason is not None:
-            code, text = found.reason
-            reply["reason"] = {"code": code, "text": text}
-        if found.missing is not None:
-            if found.reason is None:
-                # The forecaster has not judged the submission: refuse it here if it is refused.
-                trial().asked.decide(self.engine.ledger, self.engine.rules)
-            reply["no_estimate"] = {"code": found.missing.code, "text": found.missing.text}
+            no_estimate: replies.CodeText = {"code": error.code, "text": error.text}
+            reply = {"expected_start_at": None, "reason": None, "no_estimate": no_estimate}
+        if "no_estimate" in reply and reply["reason"] is None:
+            # The forecaster has not judged the submission: refuse it here if it is refused.
+            trial().asked.decide(self.engine.ledger, self.engine.rules)
         return reply
 
     @verb(msg.EndStrayRequest, admin="end a stray attempt", audit=True)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 from msgspec import to_builtins
-from msgspec.structs import asdict
 
 from drfd.common.errors import DrfdError
 from drfd.common.indices import Ids, show_spans
@@ -105,13 +104,14 @@ def _gpus_asked(demand: Resources) -> int:
 def gpu_view(gpu: MeasuredGpu) -> replies.GpuView:
     users = gpu.users
     view = {
-        **asdict(gpu.reading),
+        **gpu.reading,
+        "name": gpu.reading.get("name"),
         "memory_jobs": gpu.jobs_memory,
         "memory_outside": gpu.outside_memory,
         "jobs": None if users is None else sorted(key[0] for key in users if key is not None),
         "outside_uids": None
         if users is None
-        else sorted({each.uid for each in gpu.outside if each.uid is not None}),
+        else sorted({each["uid"] for each in gpu.outside if each["uid"] is not None}),
     }
     del view["slice"], view["processes"]
     return cast(replies.GpuView, view)

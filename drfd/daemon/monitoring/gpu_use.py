@@ -11,11 +11,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import msgspec
-from msgspec import Struct
-from msgspec.structs import replace
 
 from drfd.common.units import show_size
 from drfd.core.decisions.outcome import GPU_READINGS
@@ -23,6 +21,7 @@ from drfd.core.decisions.reconciliation import AttemptKey
 from drfd.core.model.job import Job
 from drfd.daemon.monitoring.meter import GPUS_STALE_S, PERIOD_S, GpuShare, Meter, Owners
 from drfd.devices.gpu import GPU, NVIDIA, Gpu
+from drfd.launcher.gpu_meter.reading import GpuReading, ProcessReading, lost_reading
 from drfd.linux.user_database import LocalAccounts
 
 log = logging.getLogger("drfd")
@@ -32,34 +31,13 @@ log = logging.getLogger("drfd")
 _LEAST_BYTES, _LEAST_PART, _LEAST_PERCENT = 1 << 30, 10, 25
 
 
-class GpuProcess(Struct, frozen=True):
-    """A process that uses a GPU."""
-
-    pid: int
-    uid: int | None
-    cgroups: list[str]
-    memory: int | None
-    utilisation: int | None
+class NamedReading(GpuReading, total=False):
+    #: As in the configuration; missing if discovery does not know it.
+    name: str
 
 
-class GpuSample(Struct, frozen=True):
-    """A GPU, or a MIG slice in place of one that is divided."""
-
-    pci: str
-    uuid: str | None
-    slice: str | None
-    memory_used: int | None
-    memory_total: int | None
-    utilisation: int | None
-    is_lost: bool
-    #: None if they are not known.
-    processes: list[GpuProcess] | None
-    #: As in the configuration; None if discovery does not know it.
-    name: str | None = None
-
-
-class _Line(Struct, frozen=True):
-    gpus: list[GpuSample]
+class _Line(TypedDict):
+    gpus: list[NamedReading]
     why: str | None
 
 
@@ -67,10 +45,10 @@ class _Line(Struct, frozen=True):
 class MeasuredGpu:
     """A GPU with its users."""
 
-    reading: GpuSample
+    reading: NamedReading
     #: Attempts that use it, and None for the processes outside drfd → those processes. None if its
     #: processes are not known.
-    users: Mapping[AttemptKey | None, list[GpuProcess]] | None
+    users: Mapping[AttemptKey | None, list[ProcessReading]] | None
 
     @property
     def jobs_memory(self) -> int | None:
@@ -83,11 +61,11 @@ class MeasuredGpu:
     @property
     def outside_memory(self) -> int | None:
         """Bytes in use that are no job's, or None if they are not known."""
-        used, jobs = self.reading.memory_used, self.jobs_memory
+        used, jobs = self.reading["memory_used"], self.jobs_memory
         return None if used is None or jobs is None else max(0, used - jobs)
 
     @property
-    def outside(self) -> list[GpuProcess]:
+    def outside(self) -> list[ProcessReading]:
         """The processes of no job that use it, as far as they are known."""
         return [] if self.users is None else self.users.get(None, [])
 
@@ -96,15 +74,15 @@ class MeasuredGpu:
         """Whether processes of no job use more of it than a screen takes."""
         if not self.outside:
             return False
-        total, memory = self.reading.memory_total, self.outside_memory
+        total, memory = self.reading["memory_total"], self.outside_memory
         least = _LEAST_BYTES if total is None else max(_LEAST_BYTES, total // _LEAST_PART)
-        percent = sum(each.utilisation or 0 for each in self.outside)
+        percent = sum(each["utilisation"] or 0 for each in self.outside)
         return (memory or 0) >= least or percent >= _LEAST_PERCENT
 
     @property
     def names(self) -> frozenset[str]:
         """The names by which the configuration may call it."""
-        known = (self.reading.name, self.reading.uuid)
+        known = (self.reading.get("name"), self.reading["uuid"])
         return frozenset(name for name in known if name is not None)
 
     def memory_of(self, key: AttemptKey) -> int | None:
@@ -112,7 +90,7 @@ class MeasuredGpu:
         it for each of them: the use of the whole GPU says nothing sure of one job."""
         if self.users is None:
             return None
-        return _sum([each.memory for each in self.users.get(key, [])])
+        return _sum([each["memory"] for each in self.users.get(key, [])])
 
     def share(self, key: AttemptKey) -> GpuShare:
         """Return the use by one attempt."""
@@ -123,12 +101,12 @@ class MeasuredGpu:
             return GpuShare(0, 0)
         # Of a slice, and of some drivers, only the whole is known.
         is_alone = len(self.users) == 1
-        memory = _sum([each.memory for each in own])
+        memory = _sum([each["memory"] for each in own])
         if memory is None and is_alone:
-            memory = self.reading.memory_used
-        percent = _sum([each.utilisation for each in own])
+            memory = self.reading["memory_used"]
+        percent = _sum([each["utilisation"] for each in own])
         if percent is None and is_alone:
-            percent = self.reading.utilisation
+            percent = self.reading["utilisation"]
         return GpuShare(memory, None if percent is None else min(100, percent))
 
 
@@ -161,15 +139,15 @@ class GpuUse:
                 log.error("event=gpus-not-understood error=%s", error)
             self._has_logged = True
             return
-        self.why = found.why or ""
+        self.why = found["why"] or ""
         now_s = self._meter.mono()
         owners = Owners(self._meter)
-        readings = found.gpus if found.why else named(found.gpus, known)
+        readings = found["gpus"] if found["why"] else named(found["gpus"], known)
         measured = [_measured(each, owners) for each in readings]
         self._read_s, self._latest = now_s, measured
         for gpu in measured:
-            if gpu.reading.memory_total is not None:
-                self._sizes.update(dict.fromkeys(gpu.names, gpu.reading.memory_total))
+            if gpu.reading["memory_total"] is not None:
+                self._sizes.update(dict.fromkeys(gpu.names, gpu.reading["memory_total"]))
         gpus = self.gpus()
         if not gpus:
             return
@@ -180,14 +158,16 @@ class GpuUse:
             self._meter.note_gpus(key, _share(job, key, gpus), now_s)
             for gpu in measured if job.attempt == key[1] else ():
                 for name in gpu.names.intersection(dict(job.instances).get(GPU, ())):
-                    memory, total = gpu.memory_of(key), gpu.reading.memory_total
+                    memory, total = gpu.memory_of(key), gpu.reading["memory_total"]
                     self._meter.note_gpu(key, name, memory, total)
 
     def gpus(self) -> list[MeasuredGpu]:
         """Return the GPUs whose present use is known, in the order of their addresses."""
         if not self._latest or self._read_s < self._meter.mono() - GPUS_STALE_S:
             return []
-        return sorted(self._latest, key=lambda gpu: (gpu.reading.pci, gpu.reading.slice or ""))
+        return sorted(
+            self._latest, key=lambda gpu: (gpu.reading["pci"], gpu.reading["slice"] or "")
+        )
 
     def sizes(self, names: Iterable[str]) -> dict[str, int | None]:
         """Return the memory of each of the GPUs with these names, None where it is not known."""
@@ -208,10 +188,10 @@ class GpuUse:
         found: dict[str, tuple[str, ...]] = {}
         for each in instances:
             gpu = by_name.get(each)
-            if gpu is not None and gpu.reading.is_lost:
+            if gpu is not None and gpu.reading["is_lost"]:
                 found[each] = ()
             elif gpu is not None and gpu.is_used_outside:
-                found[each] = tuple(sorted({self._name_of(other.uid) for other in gpu.outside}))
+                found[each] = tuple(sorted({self._name_of(other["uid"]) for other in gpu.outside}))
         return found
 
     def _name_of(self, uid: int | None) -> str:
@@ -220,34 +200,32 @@ class GpuUse:
         return self._accounts.name_of(uid) or f"uid {uid}"
 
 
-def named(readings: list[GpuSample], gpus: Sequence[Gpu]) -> list[GpuSample]:
+def named(readings: list[NamedReading], gpus: Sequence[Gpu]) -> list[NamedReading]:
     """Return the readings with the names and UUIDs by which the configuration may call the GPUs.
     GPUs of NVIDIA that cannot be used count as lost."""
     known = {(gpu.pci, gpu.name.partition(":")[2]): gpu for gpu in gpus}
-    found: list[GpuSample] = []
+    found: list[NamedReading] = []
     for each in readings:
-        gpu = known.get((each.pci, each.slice or ""))
+        gpu = known.get((each["pci"], each["slice"] or ""))
         if gpu is None:
             found.append(each)
         else:
-            is_lost = each.is_lost or gpu.fault != ""
-            uuid = gpu.uuid or each.uuid
-            found.append(replace(each, name=gpu.name, uuid=uuid, is_lost=is_lost))
-    read = {each.pci for each in readings}
+            is_lost, uuid = each["is_lost"] or gpu.fault != "", gpu.uuid or each["uuid"]
+            found.append({**each, "name": gpu.name, "uuid": uuid, "is_lost": is_lost})
+    read = {each["pci"] for each in readings}
     for gpu in gpus:
         is_whole = gpu.vendor == NVIDIA and ":" not in gpu.name
         if gpu.fault and is_whole and gpu.pci not in read:
-            unknown = (None, None, None, None)
-            found.append(GpuSample(gpu.pci, gpu.uuid, *unknown, True, None, gpu.name))
+            found.append({**lost_reading(gpu.pci, gpu.uuid), "name": gpu.name})
     return found
 
 
-def _measured(reading: GpuSample, owners: Owners) -> MeasuredGpu:
-    if reading.processes is None:
+def _measured(reading: NamedReading, owners: Owners) -> MeasuredGpu:
+    if reading["processes"] is None:
         return MeasuredGpu(reading, None)
-    users: dict[AttemptKey | None, list[GpuProcess]] = {}
-    for each in reading.processes:
-        users.setdefault(owners.owner_of(each.pid, each.cgroups), []).append(each)
+    users: dict[AttemptKey | None, list[ProcessReading]] = {}
+    for each in reading["processes"]:
+        users.setdefault(owners.owner_of(each["pid"], each["cgroups"]), []).append(each)
     return MeasuredGpu(reading, users)
 
 
@@ -308,11 +286,11 @@ def keepings(
 
 
 def _why_not(gpu: MeasuredGpu) -> str:
-    if gpu.reading.is_lost:
+    if gpu.reading["is_lost"]:
         return "its driver says that it is lost"
     if gpu.users is None:
         return "its driver does not say which processes use it"
-    if any(each.memory is None for users in gpu.users.values() for each in users):
+    if any(each["memory"] is None for users in gpu.users.values() for each in users):
         return "its driver does not say how much memory each process has"
     return ""
 
