@@ -490,7 +490,7 @@ def _write_journal(path: Path) -> None:
                 job_id = getattr(event, "job_id", getattr(event, "array_id", 0))
                 apply_and_append(journal, event, ledger, signed.get(job_id))
             journal.put_curve(2, CURVE)
-            journal.put_external_load(LOAD)
+            journal.put_fact("external_load", LOAD)
             journal.commit()
         with closing(sqlite3.connect(whole)) as database:
             database.execute(f"update facts set value = '{'0' * 32}' where name = 'id'")

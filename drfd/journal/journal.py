@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -22,8 +23,6 @@ from drfd.core.ledger.queue import ArrayState
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobState, Outcome
 from drfd.core.model.resources import Axes
-from drfd.core.scheduling.backfill import KeptReservation
-from drfd.core.scheduling.kept_free import SeenLoad
 from drfd.core.scheduling.scheduler import PastRuns
 from drfd.core.usage import Curve
 from drfd.journal import records
@@ -33,6 +32,8 @@ from drfd.journal.files import Reserve, open_database
 from drfd.journal.history import story
 from drfd.journal.pruning import Pruning
 from drfd.journal.submissions import Payload, StoredSubmissions
+
+T = TypeVar("T")
 
 #: Maximum number of bytes of the events in the row of a live job or array, and how many of them
 #: stay when there are more.
@@ -53,6 +54,15 @@ _WRITE_LIVE = (
 _WRITE_ENDED = f"{_WRITE_LIVE}, live = excluded.live"
 
 
+class _StoredRuns(msgspec.Struct, frozen=True):
+    """What is known of ended runs, up to an event."""
+
+    #: Digest of the rules.
+    rules: str
+    seq: int
+    runs: PastRuns
+
+
 class Journal:
     """Appends inside one open transaction; `commit` makes them durable together. Until then the
     rows of live jobs are those of the last commit."""
@@ -64,7 +74,7 @@ class Journal:
         self._db = self._open()
         self._take_up()
         #: Random id, created with the journal. Job ids are unique within one journal only.
-        self.id = self._fact("id") or ""
+        self.id: str = self._db.row("select value from facts where name = 'id'")[0]
 
     def _take_up(self) -> None:
         """Begin with what the file has: the counts and caches of its parts."""
@@ -93,53 +103,33 @@ class Journal:
             " arrays), 0), ifnull((select max(seq) from general_events), 0))"
         )
         #: Number of the last event. Those of removed jobs may have had higher ones.
-        self._seq = max(int(self._db.row(query)[0]), int(self._fact("seq") or 0))
+        self._seq = max(int(self._db.row(query)[0]), self.fact("seq", int) or 0)
 
-    def _fact(self, name: str) -> str | None:
+    def fact(self, name: str, kind: type[T]) -> T | None:
+        """Return the fact of this name, which is of this type, or None."""
         row = self._db.row("select value from facts where name = ?", (name,))
-        return None if row is None else str(row[0])
-
-    def reservations(self) -> tuple[KeptReservation, ...]:
-        """Return what the last daemon has kept for big jobs."""
-        value = self._fact("reservations")
         with self._db.reported("read"):
-            return tuple([KeptReservation(*each) for each in json.loads(value or "[]")])
+            return None if row is None else msgspec.json.decode(row[0], type=kind)
 
-    def put_reservations(self, kept: Sequence[KeptReservation]) -> None:
-        """Store what is kept for big jobs, in the open transaction."""
-        query = "insert or replace into facts values ('reservations', ?)"
-        self._db.write(query, (json.dumps(kept),))
-
-    def external_load(self) -> SeenLoad:
-        """Return what the last daemon saw of the external load."""
-        value = self._fact("external_load")
-        return SeenLoad() if value is None else msgspec.json.decode(value, type=SeenLoad)
-
-    def put_external_load(self, load: SeenLoad) -> None:
-        """Store the external load, in the open transaction."""
-        query = "insert or replace into facts values ('external_load', ?)"
-        self._db.write(query, (msgspec.json.encode(load).decode(),))
+    def put_fact(self, name: str, value: object) -> None:
+        """Store a fact for the next daemon, in the open transaction."""
+        query = "insert or replace into facts values (?, ?)"
+        self._db.write(query, (name, records.encode(value).decode()))
 
     def past_runs(self, rules: str) -> tuple[PastRuns, list[Job]] | None:
         """Return what a daemon has stored of ended runs under the rules with this digest, and the
         jobs that have ended since, oldest first; None if there is nothing."""
-        value = self._fact("past_runs")
+        stored = self.fact("past_runs", _StoredRuns)
+        if stored is None or stored.rules != rules:
+            return None
+        query = "select data, spec from records where +live = 0 and seq > ? order by ended_at, id"
         with self._db.reported("read"):
-            stored = json.loads(value or "{}")
-            if stored.get("rules") != rules:
-                return None
-            query = (
-                "select data, spec from records where +live = 0 and seq > ? order by ended_at, id"
-            )
-            rows = self._db.execute(query, (stored["seq"],))
-            return msgspec.convert(stored["runs"], PastRuns), [
-                records.decode_job(*row) for row in rows
-            ]
+            rows = self._db.execute(query, (stored.seq,))
+            return stored.runs, [records.decode_job(*row) for row in rows]
 
     def put_past_runs(self, rules: str, runs: PastRuns) -> None:
         """Store what is known of ended runs, those of the open transaction included."""
-        data = json.dumps({"rules": rules, "seq": self._seq, "runs": runs})
-        self._db.write("insert or replace into facts values ('past_runs', ?)", (data,))
+        self.put_fact("past_runs", _StoredRuns(rules, self._seq, runs))
 
     def _open(self) -> Database:
         while True:
@@ -292,7 +282,7 @@ class Journal:
                     arrays=self.arrays.live(),
                     next_id=max(
                         *(last_id + 1, self.arrays.last_id() + 1, *raised),
-                        int(self._fact("next_id") or 1),
+                        self.fact("next_id", int) or 1,
                     ),
                     drains=drains,
                     ended=self._ended,

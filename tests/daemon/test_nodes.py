@@ -26,6 +26,7 @@ from drfd.core.explain.waits import ClosedNode, NodesAway
 from drfd.core.fairness.rules import Rules
 from drfd.core.model.job import JobState
 from drfd.core.model.resources import NOTHING, Axes, ClusterNode, Resources
+from drfd.core.scheduling.kept_free import SeenLoad
 from drfd.daemon.cluster import slurm_warnings
 from drfd.daemon.config import Config, parse, survey
 from drfd.daemon.engine import engine as engine_module
@@ -412,7 +413,7 @@ async def test_what_others_jobs_have_stays_while_nobody_can_tell(links):
         b.n1.send({"report": "nodes", "away": None, "nodes": {"n1": {**has, "outside_cores": 0}}})
         await until(lambda: b.engine.external is None, lambda: b.engine.external)
         # The end is stored half a minute later.
-        assert b.engine.journal.external_load().elsewhere == dict(others)
+        assert b.engine.journal.fact("external_load", SeenLoad) == SeenLoad(0, dict(others))
 
 
 async def test_doctor_warns_of_nodes_on_which_nothing_starts_and_of_what_they_lack(links):

@@ -705,7 +705,7 @@ class Engine:
 
     def _restore_reservations(self) -> None:
         """Read what is kept for big jobs from the journal."""
-        self._kept = self.journal.reservations()
+        self._kept = self.journal.fact("reservations", tuple[KeptReservation, ...]) or ()
         self.scheduler.restore(self._kept, self.ledger, self.clock().at_s)
 
     def _store_reservations(self) -> None:
@@ -713,12 +713,12 @@ class Engine:
         daemon."""
         kept = tuple([each.kept for each in self.scheduler.reservations])
         if kept != self._kept:
-            self.journal.put_reservations(kept)
+            self.journal.put_fact("reservations", kept)
             self._kept = kept
 
     def _resume_load(self) -> None:
         """Until the first measurement, take the external load to be as the last daemon saw it."""
-        self._load = self.journal.external_load()
+        self._load = self.journal.fact("external_load", SeenLoad) or SeenLoad()
         self.scheduler.external_load.resume(self._load, self.rules, self.clock().at_s)
 
     def _store_load(self) -> None:
@@ -727,7 +727,7 @@ class Engine:
         capacity_bytes = self.rules.own_capacity.memory_bytes
         if now_mono_s >= self._load_due_mono_s and load.is_news(self._load, capacity_bytes):
             self._load, self._load_due_mono_s = load, now_mono_s + _LOAD_S
-            self.journal.put_external_load(load)
+            self.journal.put_fact("external_load", load)
 
     def _store_runs(self) -> None:
         self._has_new_runs, self._runs_due_mono_s = False, self.clock().mono_s + _RUNS_S
@@ -778,6 +778,6 @@ class Engine:
         self.ledger.nodes_away, self.ledger.calendar = before.nodes_away, before.calendar
         self.scheduler.forget_derived_state()
         self._restore_reservations()
-        self._load = self.journal.external_load()
+        self._load = self.journal.fact("external_load", SeenLoad) or SeenLoad()
         self._touched.clear()
         self._wants_pass = True
