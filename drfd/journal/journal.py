@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
@@ -342,19 +342,14 @@ class Journal:
         """Return the bytes stored for live jobs and arrays of all users."""
         return self.submissions.live_bytes.total() + self._bytes.total()
 
-    def remove_ended(
-        self, before_s: float, user: str | None = None, before_id: int = 0
-    ) -> int | None:
-        """Remove some jobs that ended before that Unix time, or then with a lower id, the oldest
-        first, and commit. With `user`, only that user's jobs. Returns the number of removed jobs
-        and arrays, or None if there is nothing more to remove."""
+    def remove_ended(self, due: deque[tuple[str, int]]) -> None:
+        """Remove some of the jobs and arrays that `read_removable` has found, and commit."""
         try:
-            removed = self._pruning.remove(before_s, user, before_id)
+            self._pruning.remove(due)
             self.commit()
         except HostError:
             self.rollback()
             raise
-        return removed
 
     def give_back(self) -> bool:
         """Return some unused pages to the file system, and truncate a long log. Returns whether

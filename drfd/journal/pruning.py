@@ -6,6 +6,7 @@ and the number of the last event are stored with it, so that none is given out t
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import closing
 from pathlib import Path
 
@@ -13,26 +14,24 @@ from drfd.journal.database import Database, open_snapshot, reported
 
 #: Maximum number of rows and bytes removed in one step, except for a single longer row.
 ROWS, _BYTES = 100, 256 << 10
-#: Number of ended jobs looked at in one step.
-_LOOKED_AT = 500
+#: Number of them that are found at a time, and more than a user can have.
+_FOUND, _ALL = 10_000, 1 << 62
 #: Number of pages returned to the file system in one step, and of unused pages that are kept.
 _PAGES_AT_ONCE, _PAGES_KEPT = 512, 1024
 #: Length in bytes above which the log is written back and truncated while there is no reader.
 _LOG_BYTES = 64 << 20
 
 
-#: The end and id that those have which stay, and the user, or None for all.
-Before = tuple[float, int, str | None]
-_NEXT_ARRAYS = f"""
-    select id from arrays where live = 0 and (ended_at, id) < (?, ?)
-    and ifnull(?, user) = user order by ended_at, id limit {ROWS}
-"""  # noqa: S608
-_NEXT_JOBS = f"""
-    select id, ended_at, ifnull(?3, user) = user
-        and not exists (select 1 from arrays where id = array_id) from jobs
-    where live = 0 and (ended_at, id) < (?1, ?2)
-    and (ended_at, id) > (?4, ?5) order by ended_at, id limit {_LOOKED_AT}
-"""  # noqa: S608
+#: The oldest ended jobs and arrays, each with its table, that ended too long ago, or of which their
+#: user has too many later ones. The tasks of an array stay until it has been removed.
+_REMOVABLE = """
+    select kind, id from (
+        select *, row_number() over (partition by user order by ended_at desc, id desc) as place
+        from (select 'jobs' as kind, id, user, ended_at, array_id from jobs where live = 0
+            union all select 'arrays', id, user, ended_at, null from arrays where live = 0))
+    where (ended_at < ? or place > ?) and not exists (select 1 from arrays where id = array_id)
+    order by ended_at, id limit ?
+"""
 #: Stores the next id and the number of the last event, before what has them may be removed.
 _KEEP_NUMBERS = """
     insert or replace into facts select 'next_id', max(ifnull((select max(id) from jobs), 0),
@@ -49,36 +48,20 @@ class Pruning:
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        #: End and id of the last job that a search has skipped, by the searched user.
-        self._passed: dict[str | None, tuple[float, int]] = {}
         #: Whether pages were returned and the file has not been truncated yet.
         self._has_given = False
 
-    def remove(self, before_s: float, user: str | None, before_id: int) -> int | None:
-        """Remove some jobs that ended before that Unix time, or then with a lower id, the oldest
-        first. With `user`, only that user's jobs. Returns the number of removed jobs and arrays,
-        which may be 0 if many jobs had to be skipped, or None if there is nothing more to
-        remove."""
-        before = before_s, before_id, user
-        with self._db.reported("read"):
-            arrays = [each for (each,) in self._db.execute(_NEXT_ARRAYS, before)]
-            table, ids = ("arrays", arrays) if arrays else ("jobs", self._next(before))
-        if ids is None:
-            return None
-        if arrays:
-            # Their tasks are no longer skipped.
-            self._passed.clear()
-        removed, size = 0, 0
+    def remove(self, due: deque[tuple[str, int]]) -> None:
+        """Remove the first of these jobs and arrays."""
+        last, size = len(due) - ROWS, 0
         with self._db.reported("write"):
-            if ids:
-                self._db.begin()
-                self._db.execute(_KEEP_NUMBERS)
-            while removed < len(ids) and size < _BYTES:
-                # Only constants of this module are put into the statement.
+            self._db.begin()
+            self._db.execute(_KEEP_NUMBERS)
+            while due and len(due) > last and size < _BYTES:
+                table, each = due.popleft()
+                # The table is a constant of this module.
                 query = f"delete from {table} where id = ? returning length(data) + length(events)"  # noqa: S608
-                ((length,),) = self._db.execute(query, (ids[removed],)).fetchall()
-                removed, size = removed + 1, size + length
-        return removed
+                size += sum(length for (length,) in self._db.execute(query, (each,)).fetchall())
 
     def give_back(self) -> bool:
         """Return some unused pages to the file system; return whether there may be more. A journal
@@ -111,17 +94,6 @@ class Pruning:
         finally:
             self._db.execute(f"pragma busy_timeout = {timeout_ms}")
 
-    def _next(self, before: Before) -> list[int] | None:
-        """Return the next jobs that can be removed, or None if there are no more to look at. The
-        tasks of an array can be removed only once it has been."""
-        passed = self._passed.pop(before[2], (float("-inf"), 0))
-        rows = self._db.execute(_NEXT_JOBS, (*before, *passed)).fetchall()
-        if not rows:
-            return None
-        found = [job_id for job_id, _, may_go in rows if may_go]
-        self._passed[before[2]] = passed if found else (rows[-1][1], rows[-1][0])
-        return found[:ROWS]
-
     def _value(self, query: str) -> int:
         return int(self._db.execute(query).fetchone()[0] or 0)
 
@@ -130,18 +102,12 @@ class Pruning:
 _INCREMENTAL = 2
 
 
-def read_excess(path: Path, most: int) -> dict[str, tuple[float, int]]:
-    """Return the users with more than `most` ended jobs and arrays, and the end and id of the last
-    one that is too much. Raises HostError. It reads an index of them all, so it is called outside
-    the daemon's loop."""
-    query = (
-        "select user, ended_at, id from (select user, ended_at, id, row_number() over"
-        " (partition by user order by ended_at desc, id desc) as place from"
-        " (select user, ended_at, id from jobs where live = 0"
-        " union all select user, ended_at, id from arrays where live = 0)) where place = ?"
-    )
+def read_removable(path: Path, before_s: float, most: int | None) -> deque[tuple[str, int]]:
+    """Return the oldest jobs and arrays, each with its table, that ended before that Unix time, or
+    of which their user has more than `most`. Raises HostError. It reads an index of all that have
+    ended, so it is called outside the daemon's loop."""
     with open_snapshot(path) as db:
-        return {user: (at_s, each) for user, at_s, each in db.execute(query, (most + 1,))}
+        return deque(db.execute(_REMOVABLE, (before_s, _ALL if most is None else most, _FOUND)))
 
 
 def compact(path: Path) -> tuple[int, int]:

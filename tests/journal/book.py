@@ -1,5 +1,6 @@
 """A journal, and the ledger beside it."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from msgspec import structs
@@ -9,6 +10,7 @@ from drfd.core.model.job import Actor, command_text
 from drfd.core.model.resources import Axes
 from drfd.core.usage import Curve, Point
 from drfd.journal.journal import Journal
+from drfd.journal.pruning import read_removable
 from drfd.journal.submissions import Payload
 from fakes import ALICE, apply_and_append, happened, payload, replace, spec
 
@@ -86,10 +88,15 @@ class Book:
         self.cancel(job_id, at_s=at_s)
         self.journal.commit()
 
-    def prune(self, before_s: float, user: str | None = None) -> list[int]:
+    def prune(self, before_s: float, most: int | None = None) -> list[int]:
         """All that can be removed; what each go has removed."""
-        goes: list[int] = []
-        while (removed := self.journal.remove_ended(before_s, user)) is not None:
-            goes.append(removed)
-            assert len(goes) < 10_000
-        return goes
+        return list(goes(self.journal, before_s, most))
+
+
+def goes(journal: Journal, before_s: float, most: int | None = None) -> Iterator[int]:
+    """Remove what can be removed, and yield the number of each go."""
+    while due := read_removable(journal.path, before_s, most):
+        while due:
+            before = len(due)
+            journal.remove_ended(due)
+            yield before - len(due)

@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 
 from drfd.common.errors import HostError
 from drfd.daemon.config import HistorySettings
 from drfd.journal.journal import Journal
-from drfd.journal.pruning import read_excess
+from drfd.journal.pruning import read_removable
 
 log = logging.getLogger("drfd")
 
@@ -34,8 +36,8 @@ class Retention:
     history: Callable[[], HistorySettings]
     #: Returns Unix time.
     clock: Callable[[], float] = time.time
-    #: End and id of the last job that is to be removed of each user with too many.
-    _excess: dict[str, tuple[float, int]] = field(default_factory=dict)
+    #: What has been found and is to be removed.
+    _due: deque[tuple[str, int]] = field(default_factory=deque)
 
     async def run(self) -> None:
         while True:
@@ -51,24 +53,11 @@ class Retention:
     async def step(self) -> bool:
         """Remove a few jobs, and return whether there may be more to remove."""
         keep_s, most = self.history().keep_s, self.history().max_jobs_per_user
-        removed = None
-        if keep_s is not None:
-            removed = self.journal.remove_ended(self.clock() - keep_s)
-        if removed is None and most:
-            if not self._excess:
-                self._excess = await asyncio.to_thread(read_excess, self.journal.path, most)
-            removed = self._remove_excess()
-        has_more = self.journal.give_back()
-        return removed is not None or has_more
-
-    def _remove_excess(self) -> int | None:
-        """Remove some jobs of a user with too many. Returns their number, or None if there is
-        nothing more to remove."""
-        while self._excess:
-            user, (at_s, job_id) = next(iter(self._excess.items()))
-            removed = self.journal.remove_ended(at_s, user, job_id + 1)
-            if removed is not None:
-                return removed
-            # What is left, if anything, cannot be removed yet.
-            del self._excess[user]
-        return None
+        if not self._due:
+            before_s = -inf if keep_s is None else self.clock() - keep_s
+            path = self.journal.path
+            self._due = await asyncio.to_thread(read_removable, path, before_s, most or None)
+        has_some = bool(self._due)
+        if has_some:
+            self.journal.remove_ended(self._due)
+        return self.journal.give_back() or has_some
