@@ -123,11 +123,6 @@ class Arrays:
         query = "select id from jobs where id > ? and id <= ? and live = 0 order by id desc limit ?"
         return [job_id for (job_id,) in self._db.rows(query, (array.id, array.last_id, limit))]
 
-    def recorded_ids(self, array: Array, *, after: int, limit: int) -> list[int]:
-        """Return the first ids after `after` of tasks that have rows."""
-        query = "select id from jobs where id > ? and id <= ? order by id limit ?"
-        return [job_id for (job_id,) in self._db.rows(query, (after, array.last_id, limit))]
-
     def _bad(self, array: Array) -> FailedTask | None:
         job = self.first_bad(array)
         return None if job is None or job.outcome is None else (job.id, job.outcome)

@@ -15,10 +15,11 @@ from itertools import filterfalse, islice
 
 from msgspec.structs import replace
 
+from drfd.common.indices import MAX_TASKS
 from drfd.core.decisions.dependencies import first_stuck, stuck_on
 from drfd.core.explain.reasons import awaited_job
 from drfd.core.explain.waits import WaitsFor
-from drfd.core.model.job import Actor, Array, Job, JobState, Tasks
+from drfd.core.model.job import Actor, Job, JobState, Tasks
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup, Row, ids_of, passes
 from drfd.daemon.lookup.views import Listed, exit_status, reason_view, short_row
@@ -210,8 +211,10 @@ class EventFeed:
             # The mark comes at once: a client that loses the connection can go on from here.
             yield [{"mark": mark}]
             if request.standing or not is_known:
-                live = msg.StatusRequest(v=request.v, select=select)
-                rows = self._named(ids, mark) if ids else await self._lookup.rows(live)
+                listed = msg.StatusRequest(
+                    v=request.v, select=select, ended=MAX_TASKS if ids else 0
+                )
+                rows = (self._before(mark, row) for row in await self._lookup.rows(listed))
                 async for views in self._event_lines(rows, actor):
                     yield views
             is_due = True
@@ -257,35 +260,12 @@ class EventFeed:
             if not count:
                 return
 
-    def _named(self, ids: Sequence[int], mark: int) -> Iterator[Row | None]:
-        """Yield the present row of each job, and of each task of an array, when it is due. None
-        stands for what has ended after the mark: each end is sent once, among the changes. `ids` is
-        sorted."""
-        for job_id in ids:
-            job = self._lookup.known(job_id)
-            array = self._lookup.any_array(job_id) if job is None else None
-            if array is None:
-                yield self._before(mark, job or self._lookup.any_job(job_id))
-                continue
-            after = job_id
-            while page := self.engine.journal.arrays.recorded_ids(array, after=after, limit=PAGE):
-                after = page[-1]
-                for task_id in page:
-                    is_named = _has(ids, task_id)
-                    yield None if is_named else self._before(mark, self._lookup.known(task_id))
-            yield self._untouched(array)
-
-    def _untouched(self, array: Array) -> Tasks | None:
-        """Return the tasks of an array that are as they were submitted, or None. The others come
-        with their own changes."""
-        ids = self.engine.journal.arrays.untouched(array)
-        first = self.engine.ledger.jobs.get(ids[0][0]) if ids else None
-        return None if first is None else Tasks(array, tuple(ids), first)
-
-    def _before(self, mark: int, job: Job | None) -> Job | None:
-        if job is None or job.state is not JobState.ENDED:
-            return job
-        return None if self.engine.journal.has_changed(job.id, after=mark) else job
+    def _before(self, mark: int, row: Row | None) -> Row | None:
+        """Return the row, or None if it has ended after the mark: each end is sent once, among the
+        changes."""
+        if isinstance(row, Job) and row.state is JobState.ENDED:
+            return None if self.engine.journal.has_changed(row.id, after=mark) else row
+        return row
 
     def _concerned(
         self,
@@ -304,14 +284,14 @@ class EventFeed:
                 is_asked_for = not ids or _has(ids, job_id) or _has(ids, array_id)
                 job = self._lookup.known(job_id) if is_asked_for else None
                 yield job if job is not None and passes(job, select) else None
-            elif (array := self._lookup.any_array(job_id)) is not None:
-                group = self._untouched(array)
-                is_asked_for = not ids or _has(ids, array.id)
-                is_shown = group is not None and is_asked_for and passes(group.job, select)
-                yield group if is_shown else None
-                for at in range(bisect_right(ids, array.id), bisect_right(ids, array.last_id)):
-                    is_there = group is not None and group.end_of(ids[at]) is not None
-                    yield self.engine.ledger.jobs.get(ids[at]) if is_there else None
+            elif (array_state := self.engine.ledger.arrays.get(job_id)) is not None:
+                # An order to the whole array: tasks that are not alike have changes of their own.
+                is_asked_for = not ids or _has(ids, job_id)
+                for row in self.engine.ledger.rows(array_state) if is_asked_for else ():
+                    yield row if isinstance(row, Tasks) and passes(row.job, select) else None
+                last_id = array_state.array.last_id
+                for at in range(bisect_right(ids, job_id), bisect_right(ids, last_id)):
+                    yield self.engine.ledger.jobs.get(ids[at])
 
 
 def _has(ids: Sequence[int], job_id: int | None) -> bool:
