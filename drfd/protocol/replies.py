@@ -52,28 +52,24 @@ class ExternalView(CoresAndMemory):
     kept: CoresAndMemory
 
 
-class NowView(TypedDict):
-    """Resource use at present; null where it is not known."""
+class SumView(TypedDict):
+    """Present use; null where it is not known, of several jobs where it is known of none."""
 
     cores: float | None
-    memory: int | None
-    read: int | None
-    write: int | None
+    memory: float | None
+    read: float | None
+    write: float | None
+
+
+class NowView(SumView):
+    """Present use of a job."""
+
     memory_peak: int | None
     #: Bytes on all GPUs, and utilisation in per cent of one; sent where they are measured.
     gpu_memory: NotRequired[int | None]
     gpu_utilisation: NotRequired[int | None]
     #: Bytes on a single one of its GPUs, at most; sent of a job that declares its memory on each.
     gpu_memory_single: NotRequired[int]
-
-
-class SumView(TypedDict):
-    """Present use of several jobs together; null where it is known of none."""
-
-    cores: float | None
-    memory: float | None
-    read: float | None
-    write: float | None
 
 
 class GpuView(TypedDict):
@@ -318,15 +314,21 @@ class JobView(OwnedView, ProgressView):
     all_runs: NotRequired[AllRunsView]
 
 
-class ArrayView(OwnedView):
-    """An array as a whole, for its owner."""
+class TasksView(TypedDict):
+    """How the tasks of an array are."""
 
-    array_tasks: str
+    id: int
     tasks: int
     #: Tasks by state.
     counts: dict[str, int]
     #: Indices of the tasks that did not complete, by state.
     indices: dict[str, str]
+
+
+class ArrayView(OwnedView, TasksView):
+    """An array as a whole, for its owner."""
+
+    array_tasks: str
     #: Indices of the live tasks that were changed by themselves, if there are any.
     altered: NotRequired[str]
 
@@ -579,15 +581,6 @@ class AdviceView(ResourcesView):
     jobs: int
     short_jobs: int
     of_last: int
-
-
-class TasksView(TypedDict):
-    """How the tasks of an array are, as in `ArrayView`."""
-
-    id: int
-    tasks: int
-    counts: dict[str, int]
-    indices: dict[str, str]
 
 
 class WhyReply(TypedDict):

@@ -599,16 +599,16 @@ def reserves(
 def test_below_the_reserve_of_disk_users_submit_and_change_nothing(tmp_path):
     """They could fill the disk under the journal, and other people's jobs were lost to it."""
     kept = reserves(tmp_path, reserve_disk_bytes=ALL)
-    for refuse, what in (
-        (kept.refuse_submission, "nothing is submitted now"),
-        (kept.refuse_change, "nothing is changed now"),
+    for is_submission, what in (
+        (True, "nothing is submitted now"),
+        (False, "nothing is changed now"),
     ):
         with pytest.raises(Refused) as caught:
-            refuse(ALICE)
+            kept.refuse(ALICE, is_submission=is_submission)
         assert (caught.value.code, caught.value.exit_code) == ("short-of-disk", 1)
         assert str(caught.value).startswith(f"{what}: the disk of {tmp_path} has ")
         assert "where the journal is; the administrator can lower reserve_disk" in str(caught.value)
-        refuse(ADMIN)
+        kept.refuse(ADMIN, is_submission=is_submission)
     assert [each.code for each in kept.shortages()] == [DISK]
     assert kept.warnings() == [f"{kept.shortages()[0].text} ({kept.shortages()[0].cure})"]
 
@@ -624,13 +624,13 @@ def test_below_the_reserve_of_disk_users_submit_and_change_nothing(tmp_path):
 )
 def test_below_the_reserve_of_memory_users_submit_nothing(tmp_path, spare, is_short):
     kept = reserves(tmp_path, spare)
-    kept.refuse_change(ALICE)
-    kept.refuse_submission(ADMIN)
+    kept.refuse(ALICE, is_submission=False)
+    kept.refuse(ADMIN, is_submission=True)
     if not is_short:
-        kept.refuse_submission(ALICE)
+        kept.refuse(ALICE, is_submission=True)
         return
     with pytest.raises(Refused) as caught:
-        kept.refuse_submission(ALICE)
+        kept.refuse(ALICE, is_submission=True)
     assert (caught.value.code, caught.value.exit_code) == ("short-of-memory", 1)
     assert f"{spare.of} has " in str(caught.value)
     assert [each.code for each in kept.shortages()] == [MEMORY]

@@ -502,7 +502,7 @@ async def test_a_row_of_an_array_that_has_ended_since_has_no_reason(desk):
     rows = await lookup.rows(msg.StatusRequest(v=1))
     waiting = [row for row in rows if isinstance(row, Tasks)]
     await desk.ask(ALICE, op="cancel", select={"ids": [4]})
-    assert lookup.row_view(waiting[-1], ALICE)["reason"] is None
+    assert lookup.view(waiting[-1], ALICE)["reason"] is None
 
 
 async def test_who_has_not_read_the_last_line_gets_no_other_and_then_the_newest(stand, monkeypatch):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from inspect import isawaitable
@@ -58,7 +59,7 @@ from drfd.daemon.handlers.submission import (
 from drfd.daemon.launcher_link.link import Link, Links, launcher_away
 from drfd.daemon.lookup import views
 from drfd.daemon.lookup.follow import WaitHandler
-from drfd.daemon.lookup.lookup import Lookup, by_ids, place_of
+from drfd.daemon.lookup.lookup import Lookup, place_of
 from drfd.daemon.lookup.rows import find_recent
 from drfd.daemon.monitoring.gpu_use import unkept_text
 from drfd.daemon.monitoring.meter import Curves, Meter
@@ -215,7 +216,7 @@ class Requests:
     @verb(*msg.BATCHES, audit=True, turn="own")
     async def _act(self, actor: st.Actor, request: msg.BatchRequest) -> replies.BatchReply:
         if not isinstance(request, msg.CancelRequest):
-            self.reserves.refuse_change(actor)
+            self.reserves.refuse(actor, is_submission=False)
         if isinstance(request, msg.SetRequest):
             refuse_beyond_gpus(request.demand, self._largest_gpu())
             refuse_range(request.demand, has_ranges=self.link.has_ranges())
@@ -357,7 +358,7 @@ class Requests:
     ) -> replies.SubmitReply | replies.DryRunReply:
         """Check a submission and queue it, unless it was sent before. Raises DrfdError."""
         if not request.dry_run:
-            self.reserves.refuse_submission(actor)
+            self.reserves.refuse(actor, is_submission=True)
         if request.again is not None:
             refuse_others_job(self.engine, self._lookup, actor, request.again.of)
         delay_s = self.site.defaults.slurm_start_delay_s
@@ -435,11 +436,9 @@ class Requests:
     async def _status(self, actor: st.Actor, request: msg.StatusRequest) -> replies.StatusReply:
         """Return a list or a page; `after` is the place of its last row if there may be another."""
         shown = views.Listed[replies.JobView]()
-        counts: dict[str, int] = {}
+        counts = Counter[str]()
         most = request.limit or _MOST_ROWS
         last, after = None, None
-        if request.select.ids:
-            request = await by_ids(self._lookup, request)
         rows = await self._lookup.rows(request)
         async for row in InParts(rows):
             if row is None or (request.after is not None and place_of(row) <= request.after):
@@ -449,8 +448,8 @@ class Requests:
                     raise _too_many_rows()
                 after = last
                 break
-            view = self._lookup.row_view(row, actor)
-            views.count_row(counts, view)
+            view = self._lookup.view(row, actor)
+            counts[view["state"]] += view.get("tasks", 1)
             shown.add(view)
             last = place_of(row)
         ledger = self.engine.ledger

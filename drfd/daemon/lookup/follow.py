@@ -251,7 +251,7 @@ class EventFeed:
                 for row in islice(left, _AT_ONCE):
                     count += 1
                     if row is not None:
-                        views.append({"event": self._lookup.row_view(row, actor)})
+                        views.append({"event": self._lookup.view(row, actor)})
                     # Finding the reason why a job waits may take long.
                     if time.monotonic() > until_s:
                         break

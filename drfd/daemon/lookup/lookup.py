@@ -69,12 +69,6 @@ async def ids_of(lookup: Lookup, refs: Iterable[Ref]) -> list[int]:
     return list(dict.fromkeys((await id_by_name(lookup, refs)).values()))
 
 
-async def by_ids(lookup: Lookup, request: msg.StatusRequest) -> msg.StatusRequest:
-    """Return the request with the names of tasks replaced by ids."""
-    ids = await ids_of(lookup, request.select.ids)
-    return replace(request, select=replace(request.select, ids=ids))
-
-
 Request = TypeVar("Request", bound=msg.Request)
 #: A row of a list: a job, or tasks of an array that are all alike.
 Row = Job | Tasks
@@ -124,15 +118,14 @@ class Lookup:
     async def rows(self, request: msg.StatusRequest) -> Iterator[Row | None]:
         """Return the rows of a list in order of ids, behind `request.after`. None stands for a
         skipped job, so that the caller can pause. A job is looked up when its row is due. Live jobs
-        are listed before the journal is read, and may end meanwhile: none is missing from both. The
-        ids of the request are numbers (see `by_ids`), and have no pages, which would repeat the
-        look-ups."""
+        are listed before the journal is read, and may end meanwhile: none is missing from both.
+        Named jobs have no pages, which would repeat the look-ups."""
         ledger, after = self.engine.ledger, request.after or (0, False)
         ended: list[Row] = []
         live = {*ledger.jobs} if request.ended else set[int]()
         if request.select.ids:
-            named, after = set(request.select.ids), (0, False)
-            listed = await self._listed(request)
+            named, after = set(await ids_of(self, request.select.ids)), (0, False)
+            listed = await self._listed(named, request.ended)
             # The rows of an array have its live tasks, also those that are named besides.
             arrays = ((each, ledger.arrays.of_task(each)) for each in listed & ledger.jobs.keys())
             beside = {each for each, array in arrays if array is not None and -array.id in listed}
@@ -183,14 +176,13 @@ class Lookup:
                 is_due = place_of(row) > after and place_of(row)[0] not in listed
                 yield row if is_due and _has_row(job_of(row), request) else None
 
-    async def _listed(self, request: msg.StatusRequest) -> set[int]:
-        """Return the ids of a request, with an array's negated one for its live tasks, and those of
-        ended ones."""
+    async def _listed(self, named: set[int], ended: int) -> set[int]:
+        """Return the ids that are named, with an array's negated one for its live tasks, and those
+        of ended ones."""
         listed = set[int]()
-        # All names have been replaced by ids.
-        async for job_id in InParts({int(ref) for ref in request.select.ids}):
+        async for job_id in InParts(named):
             array, state = self.any_array(job_id), self.engine.ledger.arrays.get(job_id)
-            most = request.ended or (_ENDED_TASKS if state is None else 0)
+            most = ended or (_ENDED_TASKS if state is None else 0)
             listed.add(job_id if array is None else -job_id)
             if array is not None and most:
                 path = self.engine.journal.path
@@ -259,11 +251,6 @@ class Lookup:
             return live
         return table.first_bad(array) or self.any_job(table.ended_ids(array, limit=1)[0])
 
-    def row_view(self, row: Row, actor: Actor) -> replies.JobView:
-        """Return a row of a list as this user may see it."""
-        view = self.view(row, actor)
-        return views.tasks_view(row, view) if isinstance(row, Tasks) else view
-
     async def array_view(self, array: Array) -> replies.ArrayView:
         """Return the array with the counts of its tasks. Only its owner may see it."""
         journal = self.engine.journal
@@ -311,14 +298,18 @@ class Lookup:
         )
 
     def view(self, row: Row, actor: Actor) -> replies.JobView:
+        """Return a row of a list as this user may see it."""
         job = job_of(row)
-        return views.job_view(
+        view = views.job_view(
             job,
             reason=views.reason_view(self.reason(row)),
             usage=self.meter.usage(job),
             private=may_touch(actor, job.spec),
             expected_start_s=self.expected_start_s(job),
         )
+        if isinstance(row, Tasks):
+            view |= {"id": row.array.id, "array_tasks": row.indices, "tasks": row.size}
+        return view
 
     def placed_part(self, job: Job, *, is_own: bool) -> replies.DetailPart:
         """Return the pinned CPUs of a user's own job, and the memory nodes of its instances. Lists

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import cast
@@ -100,8 +101,7 @@ class Overview(WaitingRows):
             "external_off": engine.rules.unheeded_outside,
             "pressure": read_pressure(),
             "nodes": [
-                {**node, "used": used.get(node["path"], views.Sums()).view}
-                for node in shares["nodes"]
+                {**node, "used": views.sum_view(used[node["path"]])} for node in shares["nodes"]
             ],
             "counts": {state.value: count for state, count in ledger.job_counts.states.items()},
         }
@@ -121,16 +121,16 @@ class Overview(WaitingRows):
         reason = views.wait_view(self.lookup.reason(job)) if waits else None
         return views.row_view(job, reason=reason, now=now)
 
-    def _used(self) -> dict[str, views.Sums]:
+    def _used(self) -> dict[str, list[replies.NowView]]:
         """Return what the jobs of each node use at present, by the node's path."""
-        sums: dict[str, views.Sums] = {}
+        found = defaultdict[str, list[replies.NowView]](list)
         for job in self.engine.ledger.allocated_jobs():
             now = self.curves.last(job)
             if now is not None:
                 view = views.now_view(now, job)
                 for path in path_up(job.spec.leaf):
-                    sums.setdefault(path, views.Sums()).add(view)
-        return sums
+                    found[path].append(view)
+        return found
 
 
 @dataclass(slots=True)

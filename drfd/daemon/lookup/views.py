@@ -267,11 +267,6 @@ def exit_status(job: Job) -> int:
             return 125
 
 
-def count_row(counts: dict[str, int], row: replies.JobView) -> None:
-    """Count a row by its state; it may stand for many tasks."""
-    counts[row["state"]] = counts.get(row["state"], 0) + row.get("tasks", 1)
-
-
 # -- the story and the conditions of a job ---------------------------------------------------------
 
 
@@ -403,24 +398,13 @@ def now_view(
     return view
 
 
-class Sums:
-    """Sum of the present use of several jobs; null where it is known of none."""
-
-    __slots__ = ("_sums",)
-
-    def __init__(self) -> None:
-        self._sums: replies.SumView = {"cores": None, "memory": None, "read": None, "write": None}
-
-    def add(self, now: replies.NowView) -> None:
-        for name, before in self._sums.items():
-            amount = now[name]  # type: ignore[literal-required]
-            if amount is not None:
-                self._sums[name] = (before or 0) + amount  # type: ignore[literal-required]
-
-    @property
-    def view(self) -> replies.SumView:
-        cores = self._sums["cores"]
-        return {**self._sums, "cores": None if cores is None else round(cores, 3)}
+def sum_view(uses: Sequence[replies.NowView]) -> replies.SumView:
+    """Return the present use of several jobs together; null where it is known of none."""
+    sums: dict[str, float | None] = {}
+    for name in AXES:
+        known = [amount for use in uses if (amount := cast(Any, use)[name]) is not None]
+        sums[name] = round(sum(known), 3) if known else None
+    return cast(replies.SumView, sums)
 
 
 def usage_points_view(curve: Curve | None, spec: JobSpec | None) -> replies.UsageReply:
@@ -532,11 +516,6 @@ def _seconds(microseconds: int | None) -> float | None:
 
 
 # -- arrays ---------------------------------------------------------------------------------------
-
-
-def tasks_view(group: Tasks, view: replies.JobView) -> replies.JobView:
-    """Return the row of tasks that are all alike, from the view of a job that represents them."""
-    return {**view, "id": group.array.id, "array_tasks": group.indices, "tasks": group.size}
 
 
 def array_view(array: Array, ended: TaskCounts, live: Mapping[JobState, int]) -> replies.ArrayView:

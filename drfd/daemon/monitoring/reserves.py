@@ -62,18 +62,14 @@ class Reserves:
         self._found: list[ReserveShortage] = []
         self._fresh_until_s = float("-inf")
 
-    def refuse_submission(self, actor: Actor) -> None:
-        """Raise Refused while disk or memory is short."""
-        if not actor.is_admin:
-            for shortage in self.shortages():
-                raise _refusal(shortage, "nothing is submitted")
-
-    def refuse_change(self, actor: Actor) -> None:
-        """Raise Refused while the disk is short."""
-        if not actor.is_admin:
-            for shortage in self.shortages():
-                if shortage.code == DISK:
-                    raise _refusal(shortage, "nothing is changed")
+    def refuse(self, actor: Actor, *, is_submission: bool) -> None:
+        """Raise Refused for a change while the disk is short, and for a submission also while
+        memory is."""
+        for each in () if actor.is_admin else self.shortages():
+            if is_submission or each.code == DISK:
+                what = "submitted" if is_submission else "changed"
+                code = each.code.lower().replace("_", "-")
+                raise Refused(code, f"nothing is {what} now: {each.text}", hint=each.cure)
 
     def shortages(self) -> list[ReserveShortage]:
         now = self._mono()
@@ -166,8 +162,3 @@ def default_reserve_disk(total_bytes: int) -> int:
 def default_reserve_memory(total_bytes: int) -> int:
     """Return the reserve of memory if none is configured: a 64th, 256 MiB at most."""
     return min(256 << 20, total_bytes // 64)
-
-
-def _refusal(shortage: ReserveShortage, what: str) -> Refused:
-    code = "short-of-disk" if shortage.code == DISK else "short-of-memory"
-    return Refused(code, f"{what} now: {shortage.text}", hint=shortage.cure)
