@@ -15,13 +15,15 @@ from drfd.common.errors import Refused
 
 WEEK_S = 7 * 86400
 
-_DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_NAMES = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+#: The number of each day by its name, and by its short one.
+_DAYS = {word: day for day, name in enumerate(_NAMES) for word in (name, name[:3])}
 _DAY, _TIME = r"([a-z]{3,9})", r"(\d\d?):(\d\d)"
-_WEEKLY = re.compile(rf"{_DAY}\s+{_TIME}", re.ASCII | re.IGNORECASE)
+_WEEKLY = re.compile(rf"{_DAY}\s+{_TIME}", re.ASCII)
 #: Two times of the week.
-_STRETCH = re.compile(rf"{_DAY}\s+{_TIME}-{_DAY}\s+{_TIME}", re.ASCII | re.IGNORECASE)
+_STRETCH = re.compile(rf"{_DAY}\s+{_TIME}-{_DAY}\s+{_TIME}", re.ASCII)
 #: Days, hours, or both.
-_HOURS = re.compile(rf"([a-z,-]{{3,99}})?(?:(?:^|\s+){_TIME}-{_TIME})?", re.ASCII | re.IGNORECASE)
+_HOURS = re.compile(rf"([a-z,-]{{3,99}})?(?:(?:^|\s+){_TIME}-{_TIME})?", re.ASCII)
 _EXAMPLES = (
     'write when = "Mon-Fri 08:00-18:00", "22:00-06:00" for each night, "Sat,Sun" for whole days, '
     'or "Fri 18:00-Mon 08:00"'
@@ -68,19 +70,22 @@ class WeekHours:
 
 def parse_weekly(text: str) -> Weekly | None:
     """Return the time of the week that the text names, such as "Sat 02:00", or None."""
-    found = _WEEKLY.fullmatch(text)
-    return None if found is None else _weekly(found[1], found[2], found[3])
+    found = _WEEKLY.fullmatch(text.lower())
+    try:
+        return None if found is None else _at(_DAYS[found[1]], found[2], found[3])
+    except (KeyError, ValueError):
+        return None
 
 
 def parse_week_hours(value: object) -> WeekHours:
     """Return the times of "Mon-Fri 08:00-18:00", "22:00-06:00", "Sat,Sun" and the like. Raises
     Refused."""
     text = re.sub(r"\s*([-–,])\s*", r"\1", value.strip()) if isinstance(value, str) else ""
-    text = text.replace("–", "-")
-    parts = _stretch(text) or _daily(text)
-    if not parts:
+    try:
+        parts = tuple(_parts(text.replace("–", "-").lower()))
+    except (KeyError, ValueError):
         text = f"{value!r} is not a time of the week from begin to end"
-        raise Refused("config", text, hint=_EXAMPLES)
+        raise Refused("config", text, hint=_EXAMPLES) from None
     if any(start == end for start, end in parts):
         fault = f"{value!r} ends when it begins"
         hint = 'for whole days write them alone: when = "Sat,Sun", or "Mon-Sun" for all'
@@ -88,58 +93,39 @@ def parse_week_hours(value: object) -> WeekHours:
     return WeekHours(parts)
 
 
-def _stretch(text: str) -> tuple[tuple[Weekly, Weekly], ...]:
-    """Return the one part of "Fri 18:00-Mon 08:00"; nothing for other texts."""
-    found = _STRETCH.fullmatch(text)
-    if found is None:
-        return ()
-    start, end = _weekly(*found.group(1, 2, 3)), _weekly(*found.group(4, 5, 6), is_end=True)
-    return () if start is None or end is None else ((start, end),)
-
-
-def _daily(text: str) -> tuple[tuple[Weekly, Weekly], ...]:
-    """Return a part for each day of "Mon-Fri 08:00-18:00" and the like; nothing for other texts.
-    Hours that end no later than they begin end on the next day."""
+def _parts(text: str) -> Iterator[tuple[Weekly, Weekly]]:
+    """Yield the one part of "fri 18:00-mon 08:00", or a part for each day of "mon-fri 08:00-18:00"
+    and the like. Hours that end no later than they begin end on the next day. Raises KeyError and
+    ValueError for other texts."""
+    if found := _STRETCH.fullmatch(text):
+        begin = _at(_DAYS[found[1]], found[2], found[3])
+        yield begin, _at(_DAYS[found[4]], found[5], found[6], is_end=True)
+        return
     found = _HOURS.fullmatch(text)
     if found is None or not text:
-        return ()
-    days = range(7) if found[1] is None else _days(found[1])
+        raise ValueError(text)
     hours = found.group(2, 3, 4, 5) if found[2] else ("0", "0", "24", "0")
-    parts = []
-    for day in days:
+    for day in range(7) if found[1] is None else _days(found[1]):
         start, end = _at(day, *hours[:2]), _at(day, *hours[2:], is_end=True)
-        if start is None or end is None:
-            return ()
         if end.day == day and (end.hour, end.minute) < (start.hour, start.minute):
             end = Weekly((day + 1) % 7, end.hour, end.minute)
-        parts.append((start, end))
-    return tuple(parts)
+        yield start, end
 
 
 def _days(text: str) -> list[int]:
-    """Return the days of "Mon-Fri,Sun" in order; nothing for other texts."""
+    """Return the days of "mon-fri,sun" in order. Raises KeyError and ValueError."""
     found: set[int] = set()
     for item in text.split(","):
-        ends = [_day(word) for word in item.split("-")]
-        first, last = ends[0], ends[-1]
-        if first is None or last is None or len(ends) > 2:
-            return []
+        first, *rest = (_DAYS[word] for word in item.split("-"))
+        [last] = rest or [first]
         found.update((first + number) % 7 for number in range((last - first) % 7 + 1))
     return sorted(found)
 
 
-def _weekly(day: str, hour: str, minute: str, *, is_end: bool = False) -> Weekly | None:
-    number = _day(day)
-    return None if number is None else _at(number, hour, minute, is_end=is_end)
-
-
-def _at(day: int, hour: str, minute: str, *, is_end: bool = False) -> Weekly | None:
-    """Return the time of the week, or None if there is none. A day ends at 24:00, too."""
+def _at(day: int, hour: str, minute: str, *, is_end: bool = False) -> Weekly:
+    """Return the time of the week. A day ends at 24:00, too. Raises ValueError."""
     if is_end and (int(hour), int(minute)) == (24, 0):
         return Weekly((day + 1) % 7, 0, 0)
-    return Weekly(day, int(hour), int(minute)) if int(hour) < 24 and int(minute) < 60 else None
-
-
-def _day(word: str) -> int | None:
-    word = word.lower()
-    return next((n for n, name in enumerate(_DAYS) if word in (name, name[:3])), None)
+    if int(hour) > 23 or int(minute) > 59:
+        raise ValueError(hour, minute)
+    return Weekly(day, int(hour), int(minute))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import TypeVar
@@ -388,11 +388,6 @@ class Journal:
         """Return any job or task with a row in the journal, live or ended, or None."""
         row = self._db.row("select data, spec from records where id = ?", (job_id,))
         return None if row is None else records.decode_job(*row)
-
-    def labels(self, job_ids: Iterable[int]) -> dict[int, str]:
-        """Return the labels of those of the jobs that have a row."""
-        found = {job_id: self.job(job_id) for job_id in job_ids}
-        return {job_id: job.label for job_id, job in found.items() if job is not None}
 
     def outcome(self, job_id: int) -> Outcome | None:
         """Return the outcome of a job, task or array, or None if it is live or not known."""

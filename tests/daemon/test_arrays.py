@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from typing import Any
 
 import pytest
@@ -419,6 +419,7 @@ def slowed(monkeypatch: pytest.MonkeyPatch, name: str) -> tuple[threading.Event,
 
     def slowly(*given: Any, **options: Any) -> Any:
         found = read(*given, **options)
+        found = list(found) if isinstance(found, Iterator) else found
         is_read.set()
         assert may_go_on.wait(10)
         return found
@@ -431,7 +432,7 @@ async def test_what_ends_while_the_journal_is_read_for_a_list_is_in_it_once(desk
     """It was in neither half: not over when the journal was read, and not live afterwards."""
     ids = [await desk.submit(ALICE, held=True) for _ in range(3)]
     ids.append((await desk.ask(ALICE, **FOUR_TASKS))["id"])
-    is_read, may_go_on = slowed(monkeypatch, "_last_ended")
+    is_read, may_go_on = slowed(monkeypatch, "read_ended")
     listed = asyncio.create_task(desk.ask(ALICE, op="status", ended=10))
     await asyncio.to_thread(is_read.wait, 10)
     for job_id in (ids[1], ids[3]):

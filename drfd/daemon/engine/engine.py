@@ -639,7 +639,9 @@ class Engine:
                     return stimulus
                 # Only these are named: each is read from the journal.
                 named = (*wanted[:NAMED_DEPENDENCIES], *spec.after[:NAMED_DEPENDENCIES])
-                names = self._labels({each.job_id for each in named})
+                gone = {each.job_id for each in named} - self.ledger.jobs.keys()
+                ended = ((each, self.journal.job(each)) for each in gone)
+                names = {each: job.label for each, job in ended if job is not None}
                 return replace(stimulus, ended=self.ended(wanted), names=names)
             case st.Tick():
                 return replace(stimulus, heard=self.heard)
@@ -682,10 +684,6 @@ class Engine:
                 hint="wait for some to end; the administrator can raise stored_bytes_total under "
                 "[limits]",
             )
-
-    def _labels(self, ids: set[int]) -> dict[int, str]:
-        """Return the labels of array tasks that are no longer in the ledger."""
-        return self.journal.labels(each for each in ids if self.ledger.jobs.get(each) is None)
 
     def _schedule(self) -> None:
         pass_s = self.scheduler.next_pass_s

@@ -246,7 +246,11 @@ class Requests:
 
     @verb(msg.HelloRequest)
     def _hello(self, actor: st.Actor, request: msg.HelloRequest) -> replies.HelloReply:
-        key_file = self._key_file(actor)
+        key_file = None
+        if self.keys_dir is not None and actor.has_account:
+            # It is not looked at: its user may have mounted a file system over it that never
+            # answers.
+            key_file = str(self.keys_dir / key_file_name(actor.uid, actor.user))
         if key_file is not None and request.needs_key:
             self.link.order_key(actor.uid)
         reply: replies.HelloReply = {
@@ -263,14 +267,6 @@ class Requests:
 
     def _has_private_tmp(self) -> bool:
         return self.link.hello is not None and self.link.hello.private_tmp is not None
-
-    def _key_file(self, actor: st.Actor) -> str | None:
-        """Return where the user's signing key is, or will be when it has been asked for. None if
-        nothing is signed here, or by this user. The file is not looked at: its user may have
-        mounted a file system over it that never answers."""
-        if self.keys_dir is None or not actor.has_account:
-            return None
-        return str(self.keys_dir / key_file_name(actor.uid, actor.user))
 
     @verb(msg.MetricsRequest)
     async def _metrics(self, _: st.Actor, __: msg.MetricsRequest) -> replies.MetricsReply:
@@ -399,7 +395,8 @@ class Requests:
         payload = payload_of(request)
         event, *_ = await self.engine.submit_and_wait(asked, payload)
         if isinstance(event, ev.Submitted):
-            reply = self._with_drain({"id": event.job_id})
+            part = views.drain_part(self.engine.ledger)
+            reply = cast(replies.SubmitReply, {"id": event.job_id, **part})
         else:
             assert isinstance(event, ev.ArraySubmitted)
             reply = self._submitted(event.array_id)
@@ -421,16 +418,9 @@ class Requests:
 
     def _submitted(self, job_id: int) -> replies.SubmitReply:
         array = self._lookup.any_array(job_id)
-        return self._with_drain(
-            {"id": job_id} if array is None else {"id": job_id, "tasks": array.size}
-        )
-
-    def _with_drain(self, reply: replies.SubmitReply) -> replies.SubmitReply:
-        """Add who has stopped launching, if somebody has."""
+        tasks = {} if array is None else {"tasks": array.size}
         part = views.drain_part(self.engine.ledger)
-        if "drain" in part:
-            reply["drain"] = part["drain"]
-        return reply
+        return cast(replies.SubmitReply, {"id": job_id, **tasks, **part})
 
     @verb(msg.StatusRequest)
     async def _status(self, actor: st.Actor, request: msg.StatusRequest) -> replies.StatusReply:

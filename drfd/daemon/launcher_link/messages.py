@@ -203,14 +203,6 @@ def notice_for(job: Job, launch: protocol.LaunchOrder) -> protocol.LaunchOrder |
         "DRF_SIGNAL": "" if job.signal is None else str(job.signal),
         "DRF_ELAPSED": str(round(ran_s)),
     }
-    variables = launch.variables | variables
-    return _as_notice(job, launch, variables)
-
-
-def _as_notice(
-    job: Job, launch: protocol.LaunchOrder, variables: dict[str, str]
-) -> protocol.LaunchOrder:
-    """Return the launch order with the limits of a notification."""
     demand = notice_demand(job.spec.demand)
     limits = replace(
         launch.limits,
@@ -224,7 +216,7 @@ def _as_notice(
         threads=1,
         tells_start=False,
         output_max_bytes=0,
-        variables=variables,
+        variables=launch.variables | variables,
         limits=limits,
     )
 
@@ -254,6 +246,7 @@ def with_slurm_variables(
     if _SLURM_WANTED.encode() not in payload or _SLURM_WANTED not in decode(payload).env:
         return order
     own = order.variables
+    pool = own.get("DRF_POOL", "")
     cpus = str(max(1, -(-order.limits.cores_milli // 1000)))
     found = {
         "SLURM_JOB_ID": str(order.id),
@@ -261,7 +254,8 @@ def with_slurm_variables(
         "SLURM_JOB_NAME": order.name,
         "SLURM_JOB_USER": order.user,
         "SLURM_JOB_UID": str(order.uid),
-        "SLURM_JOB_PARTITION": _partition(own.get("DRF_POOL", ""), order.user),
+        # As in squeue.
+        "SLURM_JOB_PARTITION": MAIN if pool == f"root.{order.user}" else pool.rsplit(".", 1)[-1],
         "SLURM_CPUS_ON_NODE": cpus,
         "SLURM_JOB_CPUS_PER_NODE": cpus,
         "SLURM_MEM_PER_NODE": str(order.limits.memory_bytes >> 20),
@@ -278,11 +272,6 @@ def with_slurm_variables(
         for name in ("COUNT", "MIN", "MAX", "STEP"):
             found[f"SLURM_ARRAY_TASK_{name}"] = own.get(f"DRF_ARRAY_{name}", "")
     return replace(order, variables=own | found)
-
-
-def _partition(pool: str, user: str) -> str:
-    """Return the partition that `squeue` shows: the pool's own name, or that without a pool."""
-    return MAIN if pool == f"root.{user}" else pool.rsplit(".", 1)[-1]
 
 
 def disk_limits(demand: Resources, disks: Sequence[Disk]) -> tuple[protocol.DiskLimit, ...]:

@@ -10,7 +10,6 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import merge
-from pathlib import Path
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -138,7 +137,7 @@ class Lookup:
         else:
             listed = self._live()
             if request.ended:
-                rows = await self.latest_ended(request)
+                rows = await self.latest_ended(request.select, request.ended)
                 live |= {*ledger.jobs}
                 listed |= self._live()
                 ended = [row for row in rows if row.id not in live and place_of(row) > after]
@@ -277,9 +276,12 @@ class Lookup:
         bad = self.engine.journal.arrays.first_bad(array)
         return views.ended_array_view(await self.array_view(array), bad)
 
-    async def latest_ended(self, request: msg.StatusRequest) -> list[Job]:
-        """Return the jobs that ended last, as many as the request has of them, newest first."""
-        return await asyncio.to_thread(_last_ended, self.engine.journal.path, request)
+    async def latest_ended(self, select: Selection, most: int) -> list[Job]:
+        """Return the jobs of a selection without ids that ended last, newest first."""
+        past = PastFilter(
+            user=select.user, name=select.name, group=select.group, states=select.states, limit=most
+        )
+        return await asyncio.to_thread(lambda: list(read_ended(self.engine.journal.path, past)))
 
     def reason(self, row: Row) -> Wait | None:
         """Return why the job waits, or the tasks, or None if they do not."""
@@ -352,15 +354,6 @@ def _task_id(array_id: int, array: Array | None, index: int) -> int | Refused:
     if job_id is None:
         return Refused("no-such-job", f"array {array_id} has no task with the index {index}")
     return job_id
-
-
-def _last_ended(path: Path, request: msg.StatusRequest) -> list[Job]:
-    """Return the jobs that ended last. Blocks."""
-    select, most = request.select, request.ended
-    past = PastFilter(
-        user=select.user, name=select.name, group=select.group, states=select.states, limit=most
-    )
-    return list(read_ended(path, past))
 
 
 def _has_row(job: Job, request: msg.StatusRequest) -> bool:

@@ -28,7 +28,6 @@ from drfd.daemon.users.turns import InParts
 from drfd.host.measurements import read_pressure
 from drfd.protocol import replies
 from drfd.protocol import requests as msg
-from drfd.protocol.codec import VERSION
 
 MOST_RUNNING, MOST_ENDED = 2000, 50
 #: Seconds for which a common part is shown again. It is less than the shortest interval between
@@ -71,7 +70,7 @@ class Overview(WaitingRows):
         more = max(0, self.count_pending() - len(pending))
         rows = await self.waiting_rows(pending)
         self.renew_starts()
-        ended = await self.lookup.latest_ended(msg.StatusRequest(v=VERSION, ended=MOST_ENDED))
+        ended = await self.lookup.latest_ended(msg.Selection(), MOST_ENDED)
         shown = {
             "at": self.engine.clock().at_s,
             "host": os.uname().nodename,
