@@ -58,8 +58,6 @@ from drfd.linux.device_nodes import DeviceNode
 #: Number of groups beyond which those without attempts are removed before another one is made. Up
 #: to it they stay, so that a user's next job finds its group.
 _MOST_GROUPS = 200
-#: Names a cgroup beside those of jobs, and no attempt.
-_TRIAL = (0, 0)
 #: How often what a process forks meanwhile is put where the process is. It is frozen, so this
 #: ends at the second time, but for processes that wait for a disk and so are not frozen yet.
 _GATHER_TRIES = 16
@@ -365,21 +363,7 @@ class Cgroups(Confinement):
             return self._lacks("cpuset")
         cpusets = Cpusets(self._parents["cpuset"], self._place, is_v1=self.members_of is MembersV1)
         machine = cores.read_machine(cpusets.cpus() & cores.usable_cpus())
-        return Pins(cpusets, machine, begin_right=self._begin_right(cpusets))
-
-    def _begin_right(self, cpusets: Cpusets) -> bool:
-        """Return whether the kernel gives a new cpuset all CPUs, by one without processes."""
-        trial = f"{self._parents['cpuset']}/{cgroup_name(_TRIAL)}"
-        try:
-            # A launcher that was killed may have left it.
-            remove_all(trial)
-            os.mkdir(trial)
-            try:
-                return cpusets.share(_TRIAL, cpusets.cpus())
-            finally:
-                remove_all(trial)
-        except (OSError, LimitFailed):
-            return False
+        return Pins(cpusets, machine)
 
 
 def _make(directory: str) -> None:

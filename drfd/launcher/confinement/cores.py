@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -229,26 +228,18 @@ class Cpusets:
             self._set(own, "memory_migrate", True)
         self._set(own, "mems", self.memory_nodes())
 
-    def share(self, key: Key, cpus: Cpus) -> bool:
-        """Let an unpinned job run on these CPUs. Returns whether the kernel had given it these, and
-        the right nodes, already. Raises LimitFailed, or FileNotFoundError if the job's cgroup has
-        vanished."""
+    def share(self, key: Key, cpus: Cpus) -> None:
+        """Let an unpinned job run on these CPUs. Raises LimitFailed, or FileNotFoundError if the
+        job's cgroup has vanished."""
         own = self._at(self._directory(key))
-        was_right = own.effective_cpus == cpus
-        if not was_right:
+        if own.effective_cpus != cpus:
             self._set(own, "cpus", cpus)
         if self._is_v1 and own.memory_migrate:
             self._set(own, "memory_migrate", False)
         # On version 2 an unpinned job has no nodes of its own and uses those of its parent.
         nodes = self.memory_nodes() if self._is_v1 else frozenset[int]()
-        return self._correct(own, "mems", nodes) and was_right
-
-    def _correct(self, own: Plain, name: str, value: object) -> bool:
-        """Set a value unless it is right already, as is returned."""
-        if getattr(own, name) == value:
-            return True
-        self._set(own, name, value)
-        return False
+        if own.mems != nodes:
+            self._set(own, "mems", nodes)
 
     def _set(self, own: Plain, name: str, value: object) -> None:
         try:
@@ -270,8 +261,8 @@ class Cpusets:
 
 
 def open_v1(mount: str, group: str) -> None:
-    """Let the group use all CPUs and nodes of its parent: on version 1 a new cpuset is empty and
-    accepts no process, unless its parent hands down its own. Raises OSError."""
+    """Let the group use all CPUs and nodes of its parent, and hand them down: on version 1 a new
+    cpuset is empty otherwise, and accepts no process. Raises OSError."""
     parent = _V1(mount)
     for part in Path(group).parts:
         own = _V1(os.path.join(parent.directory, part))
@@ -279,21 +270,15 @@ def open_v1(mount: str, group: str) -> None:
             if getattr(own, name) != getattr(parent, f"effective_{name}"):
                 setattr(own, name, getattr(parent, f"effective_{name}"))
         parent = own
-    with suppress(OSError):
-        # Jobs' cpusets that are new and empty are filled in by `Cpusets.share`.
-        parent.clone_children = True
+    parent.clone_children = True
 
 
 class Pins:
     """The CPUs that jobs have to themselves, by their cpusets."""
 
-    def __init__(
-        self, cpusets: Cpusets, machine: tuple[LogicalCpu, ...], *, begin_right: bool
-    ) -> None:
-        """`machine` lists the CPUs that jobs may use. `begin_right`: whether the kernel gives a new
-        cpuset all of them."""
-        self._cpusets, self._begin_right = cpusets, begin_right
-        self._machine = machine
+    def __init__(self, cpusets: Cpusets, machine: tuple[LogicalCpu, ...]) -> None:
+        """`machine` lists the CPUs that jobs may use, and that the kernel gives a new cpuset."""
+        self._cpusets, self._machine = cpusets, machine
         self._all = frozenset(cpu.number for cpu in machine)
         self._pinned: dict[Key, Cpus] = {}
         for key in cpusets.jobs():
@@ -318,7 +303,7 @@ class Pins:
     @property
     def concern_all(self) -> bool:
         """Whether a new job that has no CPUs to itself must be given those that are left."""
-        return bool(self._pinned) or not self._begin_right
+        return bool(self._pinned)
 
     def share(self, key: Key) -> None:
         """Let a new job run on the CPUs that nobody has pinned. Raises LimitFailed."""

@@ -86,8 +86,9 @@ FRESH_V1 = {
     "freezer": {"freezer.state": "THAWED"},
     "blkio": dict.fromkeys(RATES_V1, ""),
     "cpuset": {
-        "cpuset.cpus": "", "cpuset.mems": "", "cpuset.effective_cpus": "",
-        "cpuset.effective_mems": "", "cpuset.memory_migrate": "0",
+        # As cgroup.clone_children does.
+        "cpuset.cpus": "0-3", "cpuset.mems": "0", "cpuset.effective_cpus": "0-3",
+        "cpuset.effective_mems": "0", "cpuset.memory_migrate": "0", "cgroup.clone_children": "1",
     },
     "": {"cgroup.procs": "", "tasks": ""},
 }  # fmt: skip
@@ -298,8 +299,6 @@ class KernelV1(Machine):
             for place in (f"{hierarchy}", f"{hierarchy}/drfd", f"{hierarchy}/{self.GROUP}"):
                 (root / place).mkdir(exist_ok=True)
                 self.furnish(root / place)
-        for name, text in (("effective_cpus", "0-3"), ("effective_mems", "0")):
-            (root / f"cpuset/cpuset.{name}").write_text(f"{text}\n")
 
     def mounts(self) -> dict[str, str]:
         return {
@@ -737,10 +736,9 @@ def test_without_cpusets_quotas_stand_in_for_pins_and_it_says_so(kernel):
 
 @on_v1
 def test_cpusets_that_we_cannot_have_are_done_without(kernel):
-    kernel.furnish(kernel.root / "cpuset/drfd")
-    kernel.fails["cpuset.cpus"] = errno.EACCES
+    kernel.fails["cgroup.clone_children"] = errno.EACCES
     kernel.open()
-    assert kernel.place.cores()[PIN].endswith("drfd/cpuset.cpus: Permission denied")
+    assert kernel.place.cores()[PIN].endswith("drfd/test/cgroup.clone_children: Permission denied")
     assert "cpuset" not in kernel.place.mounts()
     kernel.create(limits(2000, PIN))
     assert kernel.names() == ["job-41-2"]
@@ -773,12 +771,6 @@ def test_a_frozen_job_keeps_its_cpus_and_the_next_launcher_knows_it(kernel):
 
 def test_a_job_whose_cpuset_is_made_meanwhile_leaves_the_pinned_cpus(kernel):
     """Its runner makes that where the kernel gives a new one all CPUs."""
-    if isinstance(kernel, KernelV1):
-        # As cgroup.clone_children does.
-        for name, text in (("cpus", "0-3"), ("mems", "0")):
-            names = f"cpuset.{name}", f"cpuset.effective_{name}"
-            kernel.fresh["cpuset"] |= dict.fromkeys(names, text)
-        kernel.open()
     kernel.create(limits(1000, QUOTA), (1, 1))
     prepared = kernel.place.create((2, 1), limits(1000, QUOTA), Devices())
     assert prepared.makes > 0

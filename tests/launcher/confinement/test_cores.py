@@ -54,16 +54,15 @@ class Kernel:
 
     def furnish(self, directory: Path, cpus: str, mems: str) -> None:
         directory.mkdir(exist_ok=True)
-        inherits = not self.is_v1
         for name, text in (("cpus", cpus), ("mems", mems)):
-            (directory / f"cpuset.{name}").write_text(text + "\n")
-            there = text or (inherits and "0-7" if name == "cpus" else inherits and "0-1") or ""
-            (directory / self.names[name]).write_text(there + "\n")
+            # As cgroup.clone_children does on version 1.
+            (directory / f"cpuset.{name}").write_text(f"{text if self.is_v1 else ''}\n")
+            (directory / self.names[name]).write_text(text + "\n")
         if self.is_v1:
             (directory / "cpuset.memory_migrate").write_text("0\n")
 
     def make(self, key: Key) -> None:
-        self.furnish(self.root / cgroup_name(key), "", "")
+        self.furnish(self.root / cgroup_name(key), "0-7", "0-1")
 
     def remove(self, key: Key) -> None:
         shutil.rmtree(self.root / cgroup_name(key))
@@ -90,7 +89,7 @@ class Kernel:
 
     def open(self) -> Pins:
         """As a launcher that starts."""
-        return Pins(Cpusets(str(self.root), is_v1=self.is_v1), MACHINE, begin_right=False)
+        return Pins(Cpusets(str(self.root), is_v1=self.is_v1), MACHINE)
 
     def pin(self, pins: Pins, number: int, count: int) -> Cpus:
         self.make((number, 1))
