@@ -17,11 +17,11 @@ from collections.abc import Callable
 from drfd.launcher.gpu_meter import MAX_LINE_BYTES, PERIOD_S
 from drfd.launcher.protocol import GPUS, Message
 from drfd.launcher.system.background import BackgroundWork
-from drfd.linux.own_process import RUN_MODULE
+from drfd.launcher.system.nobody import without_rights
 
 log = logging.getLogger("drfd.launcher")
 
-PROGRAM = (*RUN_MODULE, "drfd.launcher.gpu_meter")
+PROGRAM = without_rights("drfd.launcher.gpu_meter.measuring")
 #: There while NVIDIA's driver is loaded.
 _DRIVER = "/proc/driver/nvidia/version"
 #: Seconds without a line after which a process is killed.
@@ -81,8 +81,9 @@ class GpuMeter:
         out, into = os.pipe()
         try:
             self._pid = self._background.start(
-                PROGRAM, lambda status: self._ended(), stdout=into, stderr=subprocess.DEVNULL
-            )
+                [*PROGRAM, str(os.getpid())], lambda status: self._ended(),
+                stdout=into, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
         except OSError as error:
             os.close(out)
             self._log(f"it could not be started: {error.strerror}")

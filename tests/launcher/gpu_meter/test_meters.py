@@ -33,7 +33,7 @@ from launcher.rig import WAIT_S, LauncherProcess, lives, state_of, until
 
 #: Error codes of nvml.h.
 NOT_SUPPORTED, NO_PERMISSION, LOST, NO_FUNCTION, MISMATCH, UNKNOWN = 3, 4, 15, 13, 18, 999
-_MEASURE = [sys.executable, "-I", "-m", "drfd.launcher.gpu_meter"]
+_MEASURE = [*supervision.PROGRAM, str(os.getpid())]
 _OURS = os.readlink("/proc/self/ns/pid") == "pid:[4026531836]"
 in_first_pids = pytest.mark.skipif(not _OURS, reason="pids here are not the driver's")
 
@@ -105,12 +105,12 @@ def test_each_gpu_tells_its_memory_and_who_uses_it(nvml, measure):
 
 
 def test_before_it_has_given_up_its_rights_it_has_loaded_little():
-    code = "import sys, drfd.launcher.gpu_meter.__main__\nprint(*sys.modules)"
+    code = "import sys, drfd.launcher.system.nobody\nprint(*sys.modules)"
     words = subprocess.run(
         [sys.executable, "-I", "-c", code], capture_output=True, text=True
     ).stdout
     assert {each for each in words.split() if each.startswith(("drfd.l", "pynvml"))} == {
-        *("drfd.launcher", "drfd.launcher.gpu_meter", "drfd.launcher.gpu_meter.__main__"),
+        *("drfd.launcher", "drfd.launcher.system", "drfd.launcher.system.nobody"),
         *("drfd.linux", "drfd.linux.own_process", "drfd.linux.syscalls"),
     }
 
