@@ -26,7 +26,6 @@ import re
 import resource
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Set
 from contextlib import suppress
 from functools import partial
@@ -64,8 +63,6 @@ _RM_BYTES = 1 << 29
 #: Seconds in which rm says whose it is: it may lie on a file system that hangs.
 _RM_SAYS_S = 20.0
 _MOST_TRIES = 3
-#: Seconds between one that was killed, as for lack of memory, which is no try, and the next.
-_KILLED_PAUSE_S = 5.0
 
 
 class Unsafe(Exception):
@@ -110,8 +107,6 @@ class PrivateSpaces:
         self._waste: dict[int, dict[tuple[str, str], int]] = {}
         #: Users whose spaces a program is removing: however long one takes, others do not wait.
         self._cleaning: set[int] = set()
-        #: uid → when its next program may begin (monotonic clock), in this order.
-        self._paused: dict[int, float] = {}
         if home is not None:
             _insist_on_gnus_rm()
             self.home, fd = open_home(home)
@@ -174,18 +169,6 @@ class PrivateSpaces:
                 elif _LIVE.fullmatch(name) and f"{home}/{name}" not in places:
                     self._throw_away(home, name)
 
-    def pause_s(self) -> float | None:
-        """Return the seconds until a user's next program is due, or None if none is."""
-        if not self._paused:
-            return None
-        return max(0.0, next(iter(self._paused.values())) - time.monotonic())
-
-    def run_due(self) -> None:
-        """Begin the removals that are due."""
-        while self.pause_s() == 0:
-            del self._paused[next(iter(self._paused))]
-            self._clean()
-
     def _open(self, home: str) -> int | None:
         if home not in self._homes:
             # One of an earlier configuration may be another user's by now.
@@ -214,7 +197,7 @@ class PrivateSpaces:
     def _clean(self) -> None:
         """Begin the removal of the spaces of each user for whom it has not begun."""
         for uid, waste in self._waste.items():
-            if uid in self._cleaning or uid in self._paused or not waste:
+            if uid in self._cleaning or not waste:
                 continue
             home, _ = next(iter(waste))
             fd, names = self._homes[home], [name for where, name in waste if where == home]
@@ -242,10 +225,8 @@ class PrivateSpaces:
 
     def _cleaned(self, uid: int, home: str, names: list[str], status: int) -> None:
         self._cleaning.discard(uid)
+        # As for lack of memory: the end of the next attempt tries again, and this counts as no try.
         was_killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-        if was_killed:
-            log.warning("event=removal-killed uid=%d", uid)
-            self._paused[uid] = time.monotonic() + _KILLED_PAUSE_S
         for name in names:
             tries = self._waste[uid].pop((home, name)) + (not was_killed)
             if not os.access(name, os.F_OK, dir_fd=self._homes[home], follow_symlinks=False):
@@ -254,7 +235,10 @@ class PrivateSpaces:
                 self._waste[uid][home, name] = tries
             else:
                 log.error("event=space-not-removed path=%s/%s", home, name)
-        self._clean()
+        if was_killed:
+            log.warning("event=removal-killed uid=%d", uid)
+        else:
+            self._clean()
 
 
 def _uid_in(name: str) -> int:

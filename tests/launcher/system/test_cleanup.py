@@ -314,7 +314,7 @@ def test_who_fills_a_space_keeps_nobody_waiting(loop, home, monkeypatch, tmp_pat
 
 
 @alone
-def test_what_is_killed_while_it_removes_has_a_successor_after_a_pause(loop, home, monkeypatch):
+def test_what_is_killed_while_it_removes_has_a_successor_at_the_next_end(loop, home, monkeypatch):
     """One that is short of memory would be killed again at once."""
     begun, killed = home.parent / "begun", home.parent / "rm"
     killed.write_text(f"#!/bin/sh\necho >>{begun}\nkill -9 $$\n")
@@ -323,28 +323,19 @@ def test_what_is_killed_while_it_removes_has_a_successor_after_a_pause(loop, hom
     home.chmod(0o700)
     spaces = loop.spaces(home)
     monkeypatch.setattr(private_tmp, "_RM", str(killed))
-    monkeypatch.setattr(private_tmp, "_KILLED_PAUSE_S", 60.0)
     spaces.sweep(set(), None)
     loop.until_quiet()
-    assert spaces.pause_s() > 50
-    # Another attempt of the user's is over.
-    place = spaces.place_for((1, 1), 61777)
-    spaces.make(place)
-    (home / "1.1.61777" / "tmp" / "file").touch()
-    spaces.remove(place)
-    spaces.run_due()
-    loop.until_quiet()
-    assert begun.read_text() == "\n"
-    monkeypatch.setattr(private_tmp, "_KILLED_PAUSE_S", 0.0)
-    for number in range(2, 8):
-        spaces._paused[61777] = 0.0
-        spaces.run_due()
-        loop.until_quiet()
+    for number in range(1, 8):
         assert begun.read_text() == "\n" * number, "however often, no try counts"
-    monkeypatch.setattr(private_tmp, "_RM", "/bin/rm")
-    spaces.run_due()
-    loop.until_quiet()
-    assert (names(home), spaces.pause_s()) == ([], None)
+        if number == 7:
+            monkeypatch.setattr(private_tmp, "_RM", "/bin/rm")
+        # Another attempt is over.
+        place = spaces.place_for((number, 1), 61777)
+        spaces.make(place)
+        (home / f"{number}.1.61777" / "tmp" / "file").touch()
+        spaces.remove(place)
+        loop.until_quiet()
+    assert names(home) == []
 
 
 def test_a_home_of_earlier_attempts_that_is_not_roots_alone_is_left_as_it_is(loop, home, tmp_path):
