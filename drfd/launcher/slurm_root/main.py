@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 import select
 import signal
 import socket
@@ -26,7 +27,6 @@ from threading import BoundedSemaphore
 from types import MappingProxyType
 
 from drfd.common import journald
-from drfd.common.units import is_number
 from drfd.launcher import startup
 from drfd.launcher.protocol import (
     LAUNCH,
@@ -59,7 +59,7 @@ EVENTS_NAME = "events.sock"
 #: Seconds that the local launcher has to make the secret of signatures.
 _SECRET_WAIT_S = 10.0
 #: Texts that `preparation` prints, a NUL after each: the group, and the paths of both outputs.
-_PREPARED = 3 + 1
+_PREPARED, _GID = 3 + 1, re.compile("[0-9]{1,10}")
 _MOST_REQUEST, _MOST_ORDER, _MOST_PREPARED = 4096, 4 << 20, 1 << 16
 #: What timeout(1) ends with if it, or the command, was killed.
 _KILLED = -signal.SIGKILL, 128 + signal.SIGKILL
@@ -232,7 +232,7 @@ class _Helper:
                 return code, False
             prepared.seek(0)
             texts = prepared.read(_MOST_PREPARED).decode(errors="surrogateescape").split("\0")
-            if len(texts) != _PREPARED or not is_number(texts[0]):
+            if len(texts) != _PREPARED or not _GID.fullmatch(texts[0]):
                 raise BadMessage("its submission could not be prepared")
             return self._run(
                 words.submit_words(
