@@ -15,6 +15,7 @@ from drfd.launcher.attempt_files import Key
 from drfd.launcher.confinement import cgroup_v1, cgroup_v2
 from drfd.launcher.confinement.cgroup_files import find_mounts, find_unified
 from drfd.launcher.confinement.interface import Confinement
+from drfd.launcher.protocol import AttemptLimits, Devices
 
 
 class Kernel:
@@ -213,7 +214,8 @@ def empty_cgroup(purpose: str) -> Iterator[Path]:
 
 def enter(place: Confinement, key: Key) -> None:
     """Put the calling process into the cgroup of an attempt, as starter.c does or by a move."""
-    entrance = place.entrance(key)
-    moved = (f"{entrance.cgroup}/cgroup.procs",) if entrance.cgroup else ()
-    for file in (*moved, *entrance.files):
+    limits = AttemptLimits(cores_milli=1000, memory_bytes=1 << 30, pids=100)
+    plan = place.plan(key, limits, Devices(), is_pinned=False)
+    moved = (f"{plan.cgroup}/cgroup.procs",) if plan.cgroup else ()
+    for file in (*moved, *plan.entries):
         Path(file).write_text("0")

@@ -24,7 +24,6 @@ from drfd.launcher import attempt_files, protocol
 from drfd.launcher.attempt import AttemptEvent, AttemptState
 from drfd.launcher.attempt_files import JobsStopRecord, Key, Records
 from drfd.launcher.confinement.bounds import LauncherBounds, ProcessBounds, read_launcher_bounds
-from drfd.launcher.confinement.cgroup_files import read_counters
 from drfd.launcher.confinement.interface import Confinement, Ended, LimitFailed
 from drfd.launcher.confinement.processes import living_runner
 from drfd.launcher.gpu_meter.supervision import GpuMeter
@@ -619,14 +618,11 @@ class Launcher(Performer[LocalAttempt]):
         """Return what the kernel has counted of an attempt whose runner is gone. It is on record
         unless the runner was killed."""
         if records.exited is None:
-            return self._look(key)
+            return self.confinement.look(key)
         ended = self.confinement.judge(records.exited["counters"])
         if largest := records.exited["peak_bytes"]:
             ended = ended._replace(counted={**ended.counted, "largest_process_bytes": largest})
         return ended
-
-    def _look(self, key: Key) -> Ended:
-        return self.confinement.judge(read_counters(self.confinement.counters(key)))
 
     def _failure(
         self, key: Key, failed: attempt_files.Record, created: attempt_files.Record
@@ -634,7 +630,7 @@ class Launcher(Performer[LocalAttempt]):
         """Return a failure in words. A shortage of memory is a final one if the job has hit its own
         limit, because it would hit it again."""
         found = failure_of(failed, created)
-        if found.get("resource") == MEMORY and self._look(key).counted.get("limit_hits"):
+        if found.get("resource") == MEMORY and self.confinement.look(key).counted.get("limit_hits"):
             return failure(found["text"], None)
         return found
 

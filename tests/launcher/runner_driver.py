@@ -13,7 +13,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 
 from drfd.launcher import attempt_files
-from drfd.launcher.confinement.interface import Entrance, Killing, Prepared
+from drfd.launcher.confinement.interface import CgroupPlan, Prepared
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import Assignment, AttemptLimits, Devices, read_order
 from drfd.launcher.runner import identity
@@ -28,8 +28,8 @@ from drfd.linux.sealed import seal
 class Closed(Unconfined):
     """A place that cannot be entered."""
 
-    def entrance(self, key: object) -> Entrance:
-        return Entrance(files=("/dev/full",))
+    def plan(self, *of: object, is_pinned: bool) -> CgroupPlan:
+        return CgroupPlan(entries=["/dev/full"])
 
 
 class Short(Unconfined):
@@ -41,8 +41,8 @@ class Short(Unconfined):
         self._events = f"{directory}/events"
         self._proof = f"{directory}/killed"
 
-    def killing(self, key: object) -> Killing:
-        return Killing(
+    def plan(self, *of: object, is_pinned: bool) -> CgroupPlan:
+        return CgroupPlan(
             pids_max=f"{self._events}.pids.max",
             freezer=f"{self._events}.freezer.state",
             oom_control=self._proof,
@@ -62,8 +62,8 @@ class Unified(Unconfined):
         with open(f"{directory}/cgroup") as file:
             self._directory = file.read()
 
-    def entrance(self, key: object) -> Entrance:
-        return Entrance(cgroup=self._directory)
+    def plan(self, *of: object, is_pinned: bool) -> CgroupPlan:
+        return CgroupPlan(cgroup=self._directory)
 
 
 class Made(Unconfined):
@@ -77,8 +77,9 @@ class Made(Unconfined):
     def create(self, key: object, limits: AttemptLimits, devices: Devices) -> Prepared:
         return Prepared(makes=2)
 
-    def directories(self, key: object) -> list[str]:
-        return [f"{self._top}/not-made", f"{self._top}/one/two", f"{self._top}/one"]
+    def plan(self, *of: object, is_pinned: bool) -> CgroupPlan:
+        inner = "not-made", "one/two", "one"
+        return CgroupPlan(directories=[f"{self._top}/{name}" for name in inner])
 
 
 class Stopped(Unconfined):
@@ -89,8 +90,8 @@ class Stopped(Unconfined):
         self._fifo = f"{directory}/stopped"
         os.mkfifo(self._fifo)
 
-    def entrance(self, key: object) -> Entrance:
-        return Entrance(files=(self._fifo,))
+    def plan(self, *of: object, is_pinned: bool) -> CgroupPlan:
+        return CgroupPlan(entries=[self._fifo])
 
 
 # Else a runner rings twice where a pause of the machine keeps a job from its exec.

@@ -21,12 +21,11 @@ from drfd.launcher.confinement.cgroups import Cgroups
 from drfd.launcher.confinement.cores import PERIOD_US, open_v1
 from drfd.launcher.confinement.device_hiding import HiddenByController
 from drfd.launcher.confinement.interface import (
+    CgroupPlan,
     CgroupSetting,
     Counted,
     Counter,
     Ended,
-    Entrance,
-    Killing,
     LimitFailed,
 )
 from drfd.launcher.confinement.processes import MembersV1
@@ -99,12 +98,24 @@ class CgroupV1(Cgroups):
     def hiding(self) -> tuple[bool, str]:
         return self._devices.hiding()
 
-    def entrance(self, key: Key) -> Entrance:
+    def plan(
+        self, key: Key, limits: AttemptLimits, devices: Devices, *, is_pinned: bool
+    ) -> CgroupPlan:
+        memory = self._directory("memory", key)
         # A thread that moves itself alone, by 0 in `tasks`, does not take the lock that stops all
         # forks and exits (since Linux 5.5). For that lock a write to `cgroup.procs` may wait 20 ms:
         # an RCU grace period, if nothing has been moved in the last 30 ms (kernel/cgroup/cgroup.c,
         # cgroup_procs_write_start).
-        return Entrance(files=tuple(f"{directory}/tasks" for directory in self._entered(key)))
+        return (
+            super()
+            .plan(key, limits, devices, is_pinned=is_pinned)
+            ._replace(
+                entries=[f"{directory}/tasks" for directory in self._entered(key)],
+                freezer=f"{self._directory('freezer', key)}/freezer.state",
+                oom_control=f"{memory}/memory.oom_control",
+                event_control=f"{memory}/cgroup.event_control",
+            )
+        )
 
     def _entered(self, key: Key) -> Iterator[str]:
         """Yield the directories in the order in which a process enters them."""
@@ -114,23 +125,14 @@ class CgroupV1(Cgroups):
         yield from self._devices.entrance(key)
         yield memory
 
-    def counters(self, key: Key) -> list[Counter]:
+    def _counters(self, key: Key) -> list[Counter]:
         return counters_v1({name: self._directory(name, key) for name in self._mounts})
 
     def judge(self, counted: Counted) -> Ended:
         return judge_v1(counted)
 
-    def killing(self, key: Key) -> Killing:
-        memory = self._directory("memory", key)
-        return Killing(
-            pids_max=f"{self._directory('pids', key)}/pids.max",
-            freezer=f"{self._directory('freezer', key)}/freezer.state",
-            oom_control=f"{memory}/memory.oom_control",
-            event_control=f"{memory}/cgroup.event_control",
-        )
-
-    def directories(self, key: Key) -> list[str]:
-        return [*self._devices.directories(key), *super().directories(key)]
+    def _removed(self, key: Key) -> list[str]:
+        return [*self._devices.directories(key), *super()._removed(key)]
 
     def leftovers(self) -> list[Key]:
         return sorted({*super().leftovers(), *self._devices.leftovers()})

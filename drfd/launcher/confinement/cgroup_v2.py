@@ -20,12 +20,11 @@ from drfd.launcher.confinement.cgroups import Cgroups
 from drfd.launcher.confinement.cores import PERIOD_US
 from drfd.launcher.confinement.device_hiding import HiddenByBpf
 from drfd.launcher.confinement.interface import (
+    CgroupPlan,
     CgroupSetting,
     Counted,
     Counter,
     Ended,
-    Entrance,
-    Killing,
 )
 from drfd.launcher.confinement.processes import MembersV2
 from drfd.launcher.protocol import QUOTA, UNIFIED, AttemptLimits, Devices, DiskLimit
@@ -83,18 +82,18 @@ class CgroupV2(Cgroups):
     def hiding(self) -> tuple[bool, str]:
         return self._devices.hiding()
 
-    def entrance(self, key: Key) -> Entrance:
-        return Entrance(cgroup=self._directory_of(key))
+    def plan(
+        self, key: Key, limits: AttemptLimits, devices: Devices, *, is_pinned: bool
+    ) -> CgroupPlan:
+        # Out of memory, the kernel kills all of them by itself (memory.oom.group).
+        found = super().plan(key, limits, devices, is_pinned=is_pinned)
+        return found._replace(cgroup=self._directory_of(key))
 
-    def counters(self, key: Key) -> list[Counter]:
+    def _counters(self, key: Key) -> list[Counter]:
         return counters_v2(self._directory_of(key))
 
     def judge(self, counted: Counted) -> Ended:
         return judge_v2(counted)
-
-    def killing(self, key: Key) -> Killing:
-        # Out of memory, the kernel kills all of them by itself (memory.oom.group).
-        return Killing(pids_max=f"{self._directory_of(key)}/pids.max")
 
     def close(self) -> None:
         super().close()

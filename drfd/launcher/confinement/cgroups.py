@@ -31,11 +31,22 @@ from drfd.launcher.confinement.cgroup_files import (
     cgroups_of,
     explain,
     keys_of,
+    read_counters,
 )
-from drfd.launcher.confinement.cores import Affinity, Cores, Cpusets, Pins, weight_of
+from drfd.launcher.confinement.cores import (
+    Affinity,
+    Cpusets,
+    Pins,
+    quota_us,
+    weight_of,
+    whole_cores,
+)
 from drfd.launcher.confinement.interface import (
+    CgroupPlan,
     CgroupSetting,
     Confinement,
+    Counter,
+    Ended,
     JobGroupGone,
     LimitFailed,
     Prepared,
@@ -50,7 +61,7 @@ from drfd.launcher.confinement.processes import (
     first_process,
     remove_all,
 )
-from drfd.launcher.protocol import AttemptLimits, Devices, DiskLimit
+from drfd.launcher.protocol import NO_PIN, PIN, QUOTA, WEIGHT, AttemptLimits, Devices, DiskLimit
 from drfd.launcher.system import process
 from drfd.launcher.system.files import put, unless_gone
 from drfd.linux.device_nodes import DeviceNode
@@ -93,14 +104,21 @@ class Cgroups(Confinement):
         #: The groups that this launcher has made, or completed after another one.
         self._groups = set[str]()
         self._affinity = Affinity()
-        self._cores = Cores(self._open_pins(), self._quota)
+        self._pins, self._why_not_pinned = self._open_pins()
         least, usual, most = self.weights
         self._weight = max(least, min(usual, most // (os.cpu_count() or 1)))
 
     def cores(self) -> dict[str, str]:
         if "cpu" not in self._mounts:
             return cores.affinity_controls(self._lacks("cpu"))
-        return self._cores.controls()
+        pin, why = "whole cores as CPUs of their own, parts by quota on the other CPUs", ""
+        if self._pins is None:
+            pin, why = NO_PIN, f": {self._why_not_pinned}"
+        return {
+            QUOTA: "enforced",
+            WEIGHT: "enforced: at least what a job declares, and what others leave idle",
+            PIN: f"enforced: {pin}{why}",
+        }
 
     def ancestors(self) -> list[str]:
         return ancestors(self._mounts["pids"], self._group)
@@ -120,11 +138,15 @@ class Cgroups(Confinement):
             self._places[key] = "/".join((*limits.groups, cgroup_name(key)))
             reach("launch.before-limits")
             is_pinned, is_made = False, self.hides_in_place and bool(devices.hidden)
-            is_made |= has_quota and self._cores.must_assign(limits)
+            pins, whole = self._pins if has_quota else None, whole_cores(limits)
+            is_made |= pins is not None and (pins.concern_all or whole > 0)
             if is_made:
                 for directory in self._directories(key):
                     _make(directory)
-                is_pinned = has_quota and self._cores.assign(key, limits, devices.numa_nodes)
+            if pins is not None and is_made:
+                is_pinned = whole > 0 and pins.pin(key, whole, devices.numa_nodes)
+                if not is_pinned:
+                    pins.share(key)
             if devices.hidden:
                 reach("launch.before-devices")
                 self._hide(key, devices.hidden)
@@ -135,15 +157,21 @@ class Cgroups(Confinement):
                 raise LimitFailed(explain(error)) from error
             raise
 
-    def settings(
+    def plan(
         self, key: Key, limits: AttemptLimits, devices: Devices, *, is_pinned: bool
-    ) -> list[CgroupSetting]:
-        found = self._limits(key, limits, devices)
-        if "cpu" in self._mounts:
-            found += self._cores.quota(key, limits, is_pinned=is_pinned)
+    ) -> CgroupPlan:
+        settings = self._limits(key, limits, devices)
+        has_quota = limits.cores_by != WEIGHT or limits.cores_max_milli > 0
+        if "cpu" in self._mounts and has_quota and not is_pinned:
+            settings += self._quota(key, quota_us(limits.quota_milli))
         if self.disks in self._mounts:
-            found += chain.from_iterable(self._disk(key, disk) for disk in limits.disks)
-        return found
+            settings += chain.from_iterable(self._disk(key, disk) for disk in limits.disks)
+        return CgroupPlan(
+            settings=settings,
+            pids_max=f"{self._directory('pids', key)}/pids.max",
+            counters=self._counters(key),
+            directories=self._removed(key),
+        )
 
     def process_limits(self, key: Key, limits: AttemptLimits, uid: int) -> ProcessLimits:
         return ProcessLimits(self._affinity.cpus(key))
@@ -154,7 +182,8 @@ class Cgroups(Confinement):
             self._places[key] = cgroup.removeprefix(f"{self._group}/")
 
     def begun(self, key: Key) -> None:
-        self._cores.begun(key)
+        if self._pins is not None:
+            self._pins.begun(key)
 
     def insist_on_group(self) -> None:
         self._groups.clear()
@@ -241,19 +270,18 @@ class Cgroups(Confinement):
         members.kill()
         return not members.is_populated()
 
-    def directories(self, key: Key) -> list[str]:
-        # The one in which they are frozen is needed until the others are empty.
-        return self._directories(key)[::-1]
+    def look(self, key: Key) -> Ended:
+        return self.judge(read_counters(self._counters(key)))
 
     def are_removed(self, key: Key) -> bool:
-        if os.path.exists(self.directories(key)[-1]):
+        if os.path.exists(self._removed(key)[-1]):
             return False
         self._forget(key)
         return True
 
     def remove(self, key: Key) -> bool:
         # A job of root's may have made cgroups inside its own.
-        if not all(map(remove_all, self.directories(key))):
+        if not all(map(remove_all, self._removed(key))):
             return False
         self._forget(key)
         return True
@@ -261,7 +289,8 @@ class Cgroups(Confinement):
     def _forget(self, key: Key) -> None:
         self._places.pop(key, None)
         self._affinity.forget(key)
-        self._cores.gone(key)
+        if self._pins is not None:
+            self._pins.forget(key)
 
     def leftovers(self) -> list[Key]:
         return sorted({key for top in self._tops for key in keys_of(top)})
@@ -285,6 +314,9 @@ class Cgroups(Confinement):
     @abstractmethod
     def _quota(self, key: Key, quota_us: int) -> list[CgroupSetting]:
         """Return a quota of cores, per PERIOD_US."""
+
+    @abstractmethod
+    def _counters(self, key: Key) -> list[Counter]: ...
 
     @abstractmethod
     def _hide(self, key: Key, hidden: frozenset[DeviceNode]) -> None:
@@ -350,6 +382,11 @@ class Cgroups(Confinement):
         place = self._place(key)
         return [f"{top}/{place}" for top in self._tops]
 
+    def _removed(self, key: Key) -> list[str]:
+        """Return the attempt's directories in the order in which they are removed."""
+        # The one in which they are frozen is needed until the others are empty.
+        return self._directories(key)[::-1]
+
     def _members(self, key: Key) -> Members:
         return self.members_of(*self._directories(key))
 
@@ -357,13 +394,13 @@ class Cgroups(Confinement):
         least, _, most = self.weights
         return weight_of(cores_milli, self._weight, least, most)
 
-    def _open_pins(self) -> Pins | str:
+    def _open_pins(self) -> tuple[Pins | None, str]:
         """Return the pins, or the reason why pinning is not available."""
         if "cpuset" not in self._mounts:
-            return self._lacks("cpuset")
+            return None, self._lacks("cpuset")
         cpusets = Cpusets(self._parents["cpuset"], self._place, is_v1=self.members_of is MembersV1)
         machine = cores.read_machine(cpusets.cpus() & cores.usable_cpus())
-        return Pins(cpusets, machine)
+        return Pins(cpusets, machine), ""
 
 
 def _make(directory: str) -> None:

@@ -24,14 +24,8 @@ from cgroupspy.interfaces import CommaDashSetFile, FlagFile
 
 from drfd.launcher.attempt_files import Key, cgroup_name
 from drfd.launcher.confinement.cgroup_files import keys_of
-from drfd.launcher.confinement.interface import CgroupSetting, LimitFailed
-from drfd.launcher.protocol import (
-    NO_PIN,
-    PIN,
-    QUOTA,
-    WEIGHT,
-    AttemptLimits,
-)
+from drfd.launcher.confinement.interface import LimitFailed
+from drfd.launcher.protocol import PIN, QUOTA, WEIGHT, AttemptLimits
 from drfd.launcher.system.files import VANISHED, Plain, unless_gone
 from drfd.linux.kernel_files import word_in
 
@@ -366,55 +360,7 @@ class Pins:
 PERIOD_US = 100_000
 
 
-class Cores:
-    """Quota or pinned CPUs of each job, in addition to the weight that every job has."""
-
-    def __init__(self, pins: Pins | str, quota: Callable[[Key, int], list[CgroupSetting]]) -> None:
-        """`pins` may be the reason why pinning is not available. `quota` returns the settings of a
-        job's quota, in microseconds per period."""
-        self._pins = None if isinstance(pins, str) else pins
-        self._why_not = pins if isinstance(pins, str) else ""
-        self._quota = quota
-
-    def controls(self) -> dict[str, str]:
-        """Return how each mode of CORES_MODES is enforced: see `Confinement.cores`."""
-        pin = "enforced: whole cores as CPUs of their own, parts by quota on the other CPUs"
-        return {
-            QUOTA: "enforced",
-            WEIGHT: "enforced: at least what a job declares, and what others leave idle",
-            PIN: f"enforced: {NO_PIN}: {self._why_not}" if self._why_not else pin,
-        }
-
-    def must_assign(self, limits: AttemptLimits) -> bool:
-        """Return whether `assign` has anything to do for a new job."""
-        return self._pins is not None and (self._pins.concern_all or _whole(limits) > 0)
-
-    def assign(self, key: Key, limits: AttemptLimits, near: frozenset[int]) -> bool:
-        """Give a job without processes yet its CPUs. Returns whether it has them to itself: of the
-        NUMA nodes that are `near`, if possible. Raises LimitFailed, OSError."""
-        if self._pins is None:
-            return False
-        if (count := _whole(limits)) and self._pins.pin(key, count, near):
-            return True
-        self._pins.share(key)
-        return False
-
-    def begun(self, key: Key) -> None:
-        if self._pins is not None:
-            self._pins.begun(key)
-
-    def quota(self, key: Key, limits: AttemptLimits, *, is_pinned: bool) -> list[CgroupSetting]:
-        """Return the settings of a job's quota, if it has one."""
-        if is_pinned or (limits.cores_by == WEIGHT and not limits.cores_max_milli):
-            return []
-        return self._quota(key, quota_us(limits.quota_milli))
-
-    def gone(self, key: Key) -> None:
-        if self._pins is not None:
-            self._pins.forget(key)
-
-
-def _whole(limits: AttemptLimits) -> int:
+def whole_cores(limits: AttemptLimits) -> int:
     """Return the number of cores of a job that is to have them to itself; 0 for another."""
     count, part = divmod(limits.cores_milli, 1000)
     return 0 if limits.cores_by != PIN or part or limits.cores_max_milli else count

@@ -9,7 +9,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from drfd.launcher import attempt_files
@@ -65,15 +64,6 @@ class Prepared(NamedTuple):
     is_pinned: bool = False
 
 
-class Entrance(NamedTuple):
-    """How a process gets into the cgroups of an attempt."""
-
-    #: Directory of the cgroup of version 2 that it is forked into; "" if it enters by itself.
-    cgroup: str = ""
-    #: Files of cgroups into which it writes "0", in this order.
-    files: tuple[str, ...] = ()
-
-
 class ProcessLimits(NamedTuple):
     """Limits that a process of an attempt sets for itself."""
 
@@ -83,13 +73,21 @@ class ProcessLimits(NamedTuple):
     processes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Killing:
-    """The files by which a runner kills an attempt's processes; each is "" if there is none. It
-    kills its children again and again: when one dies, its own become the runner's. It reads no list
-    of a cgroup's processes: on version 1 an open file lists those of its first reading, whose pids
-    may be other processes' by now (kernel: cgroup_pidlist_start in cgroup-v1.c)."""
+class CgroupPlan(NamedTuple):
+    """What an attempt's runner does with its cgroups; a file is "" if there is none. The plans of
+    alike attempts differ in the name of the cgroup alone.
 
+    The runner kills its children again and again: when one dies, its own become the runner's. It
+    reads no list of a cgroup's processes: on version 1 an open file lists those of its first
+    reading, whose pids may be other processes' by now (kernel: cgroup_pidlist_start in
+    cgroup-v1.c)."""
+
+    #: Limits that it sets before the job begins.
+    settings: Sequence[CgroupSetting] = ()
+    #: Directory of the cgroup of version 2 that the job's process is forked into; "" if it enters
+    #: by itself: it writes "0" into these files then, in this order.
+    cgroup: str = ""
+    entries: Sequence[str] = ()
     #: Takes "0", so that no process forks any more and their number only falls.
     pids_max: str = ""
     #: Takes "THAWED": what is frozen on version 1 does not die.
@@ -98,6 +96,9 @@ class Killing:
     #: killed then. An eventfd that is written to `event_control` tells of such a kill.
     oom_control: str = ""
     event_control: str = ""
+    #: Counters that it puts on record at the end, and cgroups that it removes then, in this order.
+    counters: Sequence[Counter] = ()
+    directories: Sequence[str] = ()
 
 
 def is_in_job(pid: int) -> bool:
@@ -168,12 +169,11 @@ class Confinement(ABC):
         has CPUs to itself, or those of others are, or devices are hidden. Raises JobGroupGone, and
         LimitFailed, also if a device cannot be hidden."""
 
-    def settings(
+    def plan(
         self, key: Key, limits: AttemptLimits, devices: Devices, *, is_pinned: bool
-    ) -> list[CgroupSetting]:
-        """Return the limits that the attempt's runner sets before the job begins. Those of alike
-        attempts differ in the name of the cgroup alone. Raises LimitFailed."""
-        return []
+    ) -> CgroupPlan:
+        """Return what the attempt's runner is to do. Raises LimitFailed."""
+        return CgroupPlan()
 
     def adopt(self, key: Key, cgroup: str) -> None:
         """Take over an attempt of an earlier launcher, whose `cgroup_path` was this."""
@@ -197,11 +197,6 @@ class Confinement(ABC):
         """Divide cores among these groups of attempts, by their paths, in these proportions."""
         return
 
-    def entrance(self, key: Key) -> Entrance:
-        """Return what a new process of the attempt does to be in its cgroups. For alike attempts
-        it differs in the name of the cgroup alone."""
-        return Entrance()
-
     def process_limits(self, key: Key, limits: AttemptLimits, uid: int) -> ProcessLimits:
         """Return what the first process of the attempt, which is about to become `uid`, limits
         itself to."""
@@ -213,20 +208,16 @@ class Confinement(ABC):
         processes then than it may have. Raises LimitFailed, OSError."""
         raise LimitFailed("jobs have no cgroups here")
 
-    def counters(self, key: Key) -> list[Counter]:
-        """Return the counters that the attempt's runner puts on record at the end."""
-        return []
+    def look(self, key: Key) -> Ended:
+        """Return what the attempt's counters say now."""
+        return self.judge({})
 
     def judge(self, counted: Counted) -> Ended:
         """Return what these numbers say."""
         return Ended(False, False, {})
 
-    def directories(self, key: Key) -> list[str]:
-        """Return the cgroups that the attempt's runner removes at the end, in this order."""
-        return []
-
     def are_removed(self, key: Key) -> bool:
-        """Return whether it has removed all of them, and forget the attempt then."""
+        """Return whether its runner has removed all its cgroups, and forget it then."""
         return False
 
     @abstractmethod
@@ -249,10 +240,6 @@ class Confinement(ABC):
     @abstractmethod
     def kill_pass(self, key: Key, attempt: Records | None) -> bool:
         """Send SIGKILL to every process of the attempt; True once none is left."""
-
-    def killing(self, key: Key) -> Killing:
-        """Return the files by which the attempt's runner does the same, as far as it can."""
-        return Killing()
 
     @abstractmethod
     def remove(self, key: Key) -> bool:

@@ -7,7 +7,7 @@ import errno
 import os
 import signal
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -159,7 +159,7 @@ class Machine:
         prepared = self.place.create(key, limits, given)
         try:
             self.make_directories(key, prepared.makes)
-            self._set(self.place.settings(key, limits, given, is_pinned=prepared.is_pinned))
+            self._set(self.place.plan(key, limits, given, is_pinned=prepared.is_pinned).settings)
         except LimitFailed:
             # As the controller orders.
             self.place.remove(key)
@@ -167,7 +167,7 @@ class Machine:
 
     def make_directories(self, key: Key, count: int) -> None:
         """As a job's runner does (`make_cgroups` in start.h)."""
-        directories = self.place.directories(key)
+        directories = self.place.plan(key, LIMITS, Devices(), is_pinned=False).directories
         for directory in directories[len(directories) - count :][::-1]:
             try:
                 self.mkdir(directory)
@@ -178,7 +178,7 @@ class Machine:
             except OSError as error:
                 raise LimitFailed(cgroup_files.explain(error)) from error
 
-    def _set(self, settings: list[CgroupSetting]) -> None:
+    def _set(self, settings: Sequence[CgroupSetting]) -> None:
         """As a job's runner does (`set_limits` in start.h)."""
         for path, text, line in settings:
             try:
@@ -190,7 +190,7 @@ class Machine:
 
     def oom_kills(self) -> tuple[bool, bool]:
         """Whether the kernel has killed for memory, and whether by the job's limit."""
-        ended = self.place.judge(read_counters(self.place.counters(KEY)))
+        ended = self.place.look(KEY)
         return ended.oom_killed, ended.over_limit
 
     @abstractmethod
@@ -641,9 +641,8 @@ def test_where_devices_share_a_hierarchy_each_job_has_one_cgroup_there(kernel):
     assert devices.parent == f"{shared}/drfd/test"
     kernel.place = CgroupV1(kernel.mounts(), "drfd/test", devices)
     kernel.create()
-    assert [file for file in kernel.place.entrance(KEY).files if "freezer" in file] == [
-        f"{shared}/drfd/test/job-41-2/tasks"
-    ]
+    entries = kernel.place.plan(KEY, LIMITS, Devices(), is_pinned=False).entries
+    assert [file for file in entries if "freezer" in file] == [f"{shared}/drfd/test/job-41-2/tasks"]
     assert (kernel.place.leftovers(), kernel.place.remove(KEY), kernel.names()) == ([KEY], True, [])
 
 

@@ -24,7 +24,7 @@ from drfd.launcher.confinement.bounds import (
     process_bounds,
 )
 from drfd.launcher.confinement.cgroup_files import ancestors
-from drfd.launcher.confinement.interface import Ended, LimitFailed
+from drfd.launcher.confinement.interface import CgroupPlan, Ended, LimitFailed
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import AttemptLimits, Devices, LaunchOrder
 from drfd.launcher.system import process
@@ -93,7 +93,7 @@ def test_it_says_what_is_left_of_each_limit_and_why(place):
 def test_nothing_is_made_divided_or_hidden(place):
     place.create(KEY, limits(), Devices())
     assert (place.kind, place.mounts(), place.cgroup_path(KEY, ())) == ("none", {}, None)
-    assert (place.counters(KEY), place.directories(KEY)) == ([], [])
+    assert place.plan(KEY, limits(), Devices(), is_pinned=False) == CgroupPlan()
     assert place.judge({}) == Ended(False, False, {})
     assert (place.remove(KEY), place.leftovers(), place.has_ranges()) == (True, [], False)
     place.close()

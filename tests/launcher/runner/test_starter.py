@@ -24,10 +24,9 @@ from hypothesis import strategies as st
 from drfd.launcher.attempt_files import Key, cgroup_name
 from drfd.launcher.confinement.cgroup_files import read_counters
 from drfd.launcher.confinement.interface import (
+    CgroupPlan,
     CgroupSetting,
     Counter,
-    Entrance,
-    Killing,
     Prepared,
     ProcessLimits,
 )
@@ -218,14 +217,11 @@ class Place(Unconfined):
         super().__init__("a test")
         self._limit = limit
 
-    def settings(self, *of: object, is_pinned: bool) -> list[CgroupSetting]:
-        return [self._limit]
+    def plan(self, *of: object, is_pinned: bool) -> CgroupPlan:
+        return CgroupPlan(settings=[self._limit], pids_max="/p", freezer="/f")
 
     def process_limits(self, key: object, limits: object, uid: object) -> ProcessLimits:
         return ProcessLimits(frozenset(os.sched_getaffinity(0)), 500)
-
-    def killing(self, key: object) -> Killing:
-        return Killing(pids_max="/p", freezer="/f")
 
 
 class GivenPlan(NamedTuple):
@@ -423,29 +419,23 @@ def test_a_script_runs_where_files_in_memory_are_not_executed(starter, level, en
 class Nested(Unconfined):
     """Cgroups below those of another drfd's job, in a group that is called almost like one."""
 
-    def entrance(self, key: Key) -> Entrance:
-        return Entrance(cgroup=self._file(key, ""))
-
-    def settings(
+    def plan(
         self, key: Key, limits: AttemptLimits, devices: Devices, *, is_pinned: bool
-    ) -> list[CgroupSetting]:
+    ) -> CgroupPlan:
         value = f"{len(devices.memory)}{is_pinned}"
-        return [CgroupSetting(self._file(key, f"/{limits.pids}"), value, value)]
+        return CgroupPlan(
+            settings=[CgroupSetting(self._file(key, f"/{limits.pids}"), value, value)],
+            cgroup=self._file(key, ""),
+            pids_max=self._file(key, "/pids.max"),
+            counters=[Counter(self._file(key, "/memory.stat"), "job-7-1", "/job-7-1")],
+            directories=[self._file(key, ""), "/job-7-10"],
+        )
 
     def _file(self, key: Key, name: str) -> str:
         return f"/top/job-7-1/of-job-7-1/{cgroup_name(key)}{name}"
 
     def process_limits(self, *of: object) -> ProcessLimits:
         return ProcessLimits()
-
-    def counters(self, key: Key) -> list[Counter]:
-        return [Counter(self._file(key, "/memory.stat"), "job-7-1", "/job-7-1")]
-
-    def killing(self, key: Key) -> Killing:
-        return Killing(pids_max=self._file(key, "/pids.max"))
-
-    def directories(self, key: Key) -> list[str]:
-        return [self._file(key, ""), "/job-7-10"]
 
 
 @pytest.mark.parametrize(

@@ -35,10 +35,9 @@ class SharedPlan(NamedTuple):
     """What alike attempts have in common but for the name of their cgroups."""
 
     #: Number of `directories`, from the last one on, that are made; and path, text and line of each
-    #: limit (`CgroupSetting`).
+    #: limit; here and below, what `CgroupPlan` of confinement/interface.py says.
     makes: int
     settings: list[str]
-    #: See `Entrance` in confinement/interface.py.
     cgroup: str
     entries: list[str]
     #: Whether root's rights are dropped; those of the attempt's parent, as bits.
@@ -63,7 +62,6 @@ class SharedPlan(NamedTuple):
     exec_ms: int
     sweep_ms: int
     whole_ms: int
-    #: See `Killing` in confinement/interface.py.
     pids_max: str
     freezer: str
     oom_control: str

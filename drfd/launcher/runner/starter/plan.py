@@ -88,8 +88,7 @@ class Plans:
 
     def shared_by(self, job: JobStart, prepared: Prepared) -> SharedPlan:
         order, user, is_notice = job.assignment.order, job.user, job.assignment.is_notice
-        entrance, killing = self.confinement.entrance(job.key), self.confinement.killing(job.key)
-        settings = self.confinement.settings(
+        cgroups = self.confinement.plan(
             job.key, order.limits, order.devices, is_pinned=prepared.is_pinned
         )
         is_root = os.getuid() == 0
@@ -98,9 +97,9 @@ class Plans:
         first, second = COVERED
         return SharedPlan(
             makes=prepared.makes,
-            settings=[*chain.from_iterable(settings)],
-            cgroup=entrance.cgroup,
-            entries=[*entrance.files],
+            settings=[*chain.from_iterable(cgroups.settings)],
+            cgroup=cgroups.cgroup,
+            entries=[*cgroups.entries],
             drops=is_root,
             effective=self.capabilities,
             permitted=self.capabilities,
@@ -118,12 +117,12 @@ class Plans:
             exec_ms=_ms(EXEC_S),
             sweep_ms=_ms(SWEEP_S),
             whole_ms=_ms(NOTICE_S * is_notice),
-            pids_max=killing.pids_max,
-            freezer=killing.freezer,
-            oom_control=killing.oom_control,
-            event_control=killing.event_control,
-            counters=[*chain.from_iterable(self.confinement.counters(job.key))],
-            directories=self.confinement.directories(job.key),
+            pids_max=cgroups.pids_max,
+            freezer=cgroups.freezer,
+            oom_control=cgroups.oom_control,
+            event_control=cgroups.event_control,
+            counters=[*chain.from_iterable(cgroups.counters)],
+            directories=[*cgroups.directories],
             failpoints=failpoints.directory() or "",
             login=str(order.uid) if inheritance.may_set_login() else "",
             shm=f"mode=1777,size={order.limits.memory_bytes}",

@@ -12,7 +12,7 @@ struct wait {
 	/* The process whose end is recorded, and when it is killed; 0 for never. */
 	long pid;
 	unsigned long deadline_ms;
-	/* Descriptors; -1 for none. See Killing in interface.py. */
+	/* Descriptors; -1 for none. See CgroupPlan in interface.py. */
 	int signals, oom, oom_control, pids_max, freezer, children;
 	/* Of each counter of the plan, in its order; the same for those of one file. */
 	int counters[MOST_COUNTERS];
