@@ -33,9 +33,12 @@ from launcher.rig import WAIT_S, LauncherProcess, lives, state_of, until
 
 #: Error codes of nvml.h.
 NOT_SUPPORTED, NO_PERMISSION, LOST, NO_FUNCTION, MISMATCH, UNKNOWN = 3, 4, 15, 13, 18, 999
-_MEASURE = [*supervision.PROGRAM, str(os.getpid())]
 _OURS = os.readlink("/proc/self/ns/pid") == "pid:[4026531836]"
 in_first_pids = pytest.mark.skipif(not _OURS, reason="pids here are not the driver's")
+
+
+def _measuring() -> list[str]:
+    return [*supervision.PROGRAM, str(os.getpid())]
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +53,7 @@ def measure(nvml):
 
     def start() -> subprocess.Popen[bytes]:
         environ = {**os.environ, **nvml.environ}
-        started.append(subprocess.Popen(_MEASURE, stdout=subprocess.PIPE, env=environ, cwd="/"))
+        started.append(subprocess.Popen(_measuring(), stdout=subprocess.PIPE, env=environ, cwd="/"))
         return started[-1]
 
     yield start
@@ -243,7 +246,7 @@ def test_a_driver_that_was_replaced_ends_the_process_which_says_so(nvml, measure
 @needs_nvml
 def test_without_the_drivers_library_it_says_so(nvml, tmp_path):
     environ = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
-    done = subprocess.run(_MEASURE, capture_output=True, env=environ, cwd="/", timeout=WAIT_S)
+    done = subprocess.run(_measuring(), capture_output=True, env=environ, cwd="/", timeout=WAIT_S)
     found = json.loads(done.stdout)
     assert "NVIDIA" in found["why"]
     assert done.returncode == 0
@@ -271,7 +274,7 @@ def test_nvidias_package_is_not_loaded_by_root():
         os.chmod(name, 0o755)
         Path(name, "pynvml.py").write_text("import os\nraise OSError(f'uid {os.getuid()}')\n")
         done = subprocess.run(
-            [each for each in _MEASURE if each != "-I"],
+            [each for each in _measuring() if each != "-I"],
             env={**os.environ, "PYTHONPATH": name}, cwd="/", capture_output=True, timeout=60,
         )  # fmt: skip
     assert json.loads(done.stdout)["why"] == "OSError: uid 65534"
