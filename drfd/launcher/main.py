@@ -21,7 +21,7 @@ from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.port import Port
 from drfd.launcher.protocol import SOCKET_NAME
 from drfd.launcher.runner import inheritance
-from drfd.launcher.runner.starter.program import Starter, Unusable, open_starter
+from drfd.launcher.runner.starter.program import Unusable, open_starter
 from drfd.launcher.runner.starter.sources import PROGRAM
 from drfd.launcher.server import Launcher
 from drfd.launcher.settings import LauncherSettings
@@ -69,9 +69,11 @@ def _serve(
 ) -> None:
     try:
         _run(options, setup, program, manager)
+    except Unusable as error:
+        sys.exit(f"drfd-launcher: no job can be started: {error}")
     except Unsafe as error:
         sys.exit(f"drfd-launcher: private_tmp_dir: {error}")
-    except JobGroupGone as error:
+    except (detect.DelegationFailed, JobGroupGone) as error:
         sys.exit(f"drfd-launcher: {error}")
     except MemoryError:
         # Nothing is lost with this process, but its present step may be half done.
@@ -89,7 +91,7 @@ def _run(
     os.umask(0o022)
     # SIGINT from a terminal is for the controller, which ends the launcher in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    starter = _starter(program)
+    starter = open_starter(program)
     warnings = [text for text in (inheritance.keyring_warning(),) if text is not None]
     if not starter.is_filtered:
         warnings.append("the parents of jobs run without a filter of system calls (seccomp)")
@@ -125,13 +127,6 @@ def _run(
     launcher.serve()
 
 
-def _starter(program: Path) -> Starter:
-    try:
-        return open_starter(program)
-    except Unusable as error:
-        sys.exit(f"drfd-launcher: no job can be started: {error}")
-
-
 def _bound_processes(confinement: Confinement, settings: LauncherSettings) -> bounds.ProcessBounds:
     """Limit the processes of jobs, in place of limits that an earlier launcher has set."""
     limit = bounds.kernel_limit(confinement.ancestors())
@@ -151,10 +146,7 @@ def _bound_processes(confinement: Confinement, settings: LauncherSettings) -> bo
 def _confinement(options: argparse.Namespace, settings: LauncherSettings) -> Confinement:
     if not settings.use_cgroups:
         return Unconfined("cgroups are switched off in the configuration")
-    try:
-        return detect.choose(options.group, options.holder, get(_MOUNTINFO))
-    except detect.DelegationFailed as error:
-        sys.exit(f"drfd-launcher: {error}")
+    return detect.choose(options.group, options.holder, get(_MOUNTINFO))
 
 
 def _keys(state: Path) -> SigningKeys:

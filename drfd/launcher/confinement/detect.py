@@ -36,6 +36,10 @@ from drfd.linux.service import has_systemd, lingers
 MOVED = "--moved"
 
 
+class NoJobGroup(Exception):
+    """Jobs cannot have cgroups here; the text is the reason, for people."""
+
+
 class DelegationFailed(Exception):
     """The configured unit cannot hold the jobs; they are not started anywhere else."""
 
@@ -51,7 +55,7 @@ def choose(group: str, delegated_unit: str | None, mountinfo: str) -> Confinemen
         if not Path(place.mount, place.group, "cgroup.kill").exists():
             raise NoJobGroup("cgroup v2 cannot kill all processes of a job before Linux 5.14")
         return CgroupV2(place.mount, place.group, place.controllers, place.release)
-    except (NoJobGroup, NoAnswer) as error:
+    except NoJobGroup as error:
         reasons.append(str(error))
     if find_mounts(mountinfo, cgroup_v1.USED):
         try:
@@ -71,7 +75,7 @@ def move_to_users_manager(mountinfo: str) -> None:
         _usable_mount(mountinfo)
         if lingers(os.getuid()) and not _is_managed():
             _USERS.become_scope([sys.executable, *sys.orig_argv[1:], MOVED])
-    except (NoJobGroup, NoAnswer, OSError):
+    except (NoJobGroup, OSError):
         # `choose` meets the same error and reports it.
         return
 
@@ -91,7 +95,7 @@ def _place(mount: str, group: str, delegated_unit: str | None) -> DelegatedGroup
     if delegated_unit is not None:
         try:
             return in_unit(mount, delegated_unit, _SYSTEM)
-        except (NoJobGroup, NoAnswer) as error:
+        except NoJobGroup as error:
             raise DelegationFailed(str(error)) from None
     if not has_systemd():
         return below_root(mount, group)
@@ -142,10 +146,6 @@ _ANSWER_S = 20.0
 PROGRAMS = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-class NoAnswer(Exception):
-    """systemd is not there, or refuses; the text is what it said."""
-
-
 _OPTIONS = ("--quiet", "--collect", "--slice=drfd.slice")
 #: A job that is killed for memory is no reason to stop the others.
 _HOLDS = (
@@ -168,27 +168,27 @@ class Manager:
 
     def show(self, *words: str) -> dict[str, str]:
         """Return properties of a unit, or of the manager itself. A unit that does not exist has
-        some, too. Raises NoAnswer."""
+        some, too. Raises NoJobGroup."""
         lines = _ask(["systemctl", *self._whose(), "show", *words], self._environment())
         return {
             name: value for name, _, value in (line.partition("=") for line in lines.splitlines())
         }
 
     def start_holder(self, unit: str, mount: str) -> None:
-        """Start a service that is there for its cgroup only. Raises NoAnswer."""
-        with suppress(NoAnswer):
+        """Start a service that is there for its cgroup only. Raises NoJobGroup."""
+        with suppress(NoJobGroup):
             # An earlier one may be about to end.
             self.stop(unit)
         words = ["systemd-run", *self._whose(), *_OPTIONS, f"--unit={unit}", *_HOLDS]
         _ask([*words, "/bin/sh", "-c", _SLEEP, mount], self._environment())
 
     def stop(self, unit: str) -> None:
-        """Stop a unit, and wait for its end. Raises NoAnswer."""
+        """Stop a unit, and wait for its end. Raises NoJobGroup."""
         _ask(["systemctl", *self._whose(), "stop", unit], self._environment())
 
     def become_scope(self, command: list[str]) -> None:
         """Execute this command in a scope of its own, with the same pid and descriptors. Raises
-        NoAnswer if no scope can be started."""
+        NoJobGroup if no scope can be started."""
         _ask([*self._scope(), "true"], self._environment())
         words = [*self._scope(), *command]
         os.execvpe(words[0], words, self._environment())
@@ -222,11 +222,11 @@ def _ask(words: list[str], env: dict[str, str]) -> str:
             timeout=_ANSWER_S,
         )
     except OSError as error:
-        raise NoAnswer(f"{words[0]}: {error.strerror}") from None
+        raise NoJobGroup(f"{words[0]}: {error.strerror}") from None
     except subprocess.TimeoutExpired:
-        raise NoAnswer(f"{words[0]}: no answer within {_ANSWER_S:.0f} s") from None
+        raise NoJobGroup(f"{words[0]}: no answer within {_ANSWER_S:.0f} s") from None
     if done.returncode != 0:
-        raise NoAnswer(f"{words[0]}: {_last_line(done.stderr)}")
+        raise NoJobGroup(f"{words[0]}: {_last_line(done.stderr)}")
     return done.stdout
 
 
@@ -236,10 +236,6 @@ def _last_line(said: str) -> str:
 
 #: Seconds that the sleeping process may take to move into its own cgroup, and between two tries.
 _MOVE_S, _POLL_S = 10.0, 0.05
-
-
-class NoJobGroup(Exception):
-    """Jobs cannot have cgroups here; the text is the reason, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,12 +270,12 @@ def in_unit(mount: str, unit: str, manager: Manager) -> DelegatedGroup:
 
 def in_own_unit(mount: str, unit: str, manager: Manager) -> DelegatedGroup:
     """Make the group below a service that outlives this launcher, and is started unless an earlier
-    one has. Its release stops it. Raises NoJobGroup, NoAnswer."""
+    one has. Its release stops it. Raises NoJobGroup."""
     if manager.show(unit, "--property=ActiveState")["ActiveState"] != "active":
         manager.start_holder(unit, mount)
 
     def release() -> None:
-        with suppress(NoAnswer):
+        with suppress(NoJobGroup):
             manager.stop(unit)
 
     return replace(in_unit(mount, unit, manager), release=release)

@@ -172,13 +172,10 @@ def variables_of(order: LaunchOrder) -> Variables:
 
 def own_variables(user: pwd.struct_passwd, order: LaunchOrder) -> dict[str, str]:
     """Return those that a job gets in any case."""
-    return account_variables(user) | order.variables
-
-
-def account_variables(user: pwd.struct_passwd) -> dict[str, str]:
     return {
         "HOME": user.pw_dir,
         "USER": user.pw_name,
         "LOGNAME": user.pw_name,
         "SHELL": user.pw_shell or "/bin/sh",
+        **order.variables,
     }

@@ -75,7 +75,16 @@ def opened_pidfd(pid: int) -> Iterator[int]:
 
 def descendants(root: int) -> list[int]:
     """Return all living descendants of `root`, without `root` itself."""
-    return [pid for pid, stat in _below(root).items() if _lives(stat)]
+    children: dict[int, list[tuple[int, list[str]]]] = {}
+    for pid, stat in _all_stats():
+        children.setdefault(int(stat[1]), []).append((pid, stat))
+    found: dict[int, list[str]] = {}
+    front = [root]
+    while front:
+        below = dict(children.get(front.pop(), []))
+        found |= below
+        front += below
+    return [pid for pid, stat in found.items() if _lives(stat)]
 
 
 def children(pid: int) -> list[int]:
@@ -154,20 +163,6 @@ def signal_those(pids: Collection[int], listed: Callable[[], Iterable[int]], num
         finally:
             for fd in held.values():
                 os.close(fd)
-
-
-def _below(root: int) -> dict[int, list[str]]:
-    """Return all descendants with the fields of their /proc/PID/stat."""
-    children: dict[int, list[tuple[int, list[str]]]] = {}
-    for pid, stat in _all_stats():
-        children.setdefault(int(stat[1]), []).append((pid, stat))
-    found: dict[int, list[str]] = {}
-    front = [root]
-    while front:
-        below = dict(children.get(front.pop(), []))
-        found |= below
-        front += below
-    return found
 
 
 def _lives(stat: list[str]) -> bool:

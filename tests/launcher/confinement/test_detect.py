@@ -17,7 +17,6 @@ from drfd.launcher.confinement.cgroup_v1 import USED
 from drfd.launcher.confinement.detect import (
     DelegationFailed,
     Manager,
-    NoAnswer,
     NoJobGroup,
     below_root,
     choose,
@@ -432,7 +431,7 @@ def test_root_runs_its_own_programs_with_nothing_of_the_callers_environment(
     monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/tmp/evil")
     assert SYSTEM.show("--property=A") == {"A": ""}
     monkeypatch.setattr(detect, "PROGRAMS", str(tmp_path / "none"))
-    with pytest.raises(NoAnswer, match="systemctl: No such file"):
+    with pytest.raises(NoJobGroup, match="systemctl: No such file"):
         SYSTEM.show("--property=A")
 
 
@@ -449,7 +448,7 @@ def test_root_runs_its_own_programs_with_nothing_of_the_callers_environment(
 def test_a_manager_that_does_not_answer_is_told(program, monkeypatch, script, said):
     monkeypatch.setattr(detect, "_ANSWER_S", 0.3 if "sleep" in script else 20.0)
     program("systemctl", script)
-    with pytest.raises(NoAnswer) as raised:
+    with pytest.raises(NoJobGroup) as raised:
         SYSTEM.show("x.scope")
     assert str(raised.value) == said
 
@@ -470,7 +469,7 @@ def test_a_service_is_started_when_an_earlier_one_has_ended(program):
     for word in ("--user", "--collect", "--unit=x.service", "--property=Delegate=yes"):
         assert f" {word} " in f" {given.read_text()} "
     program("systemd-run", "echo first >&2; echo 'Access denied' >&2; exit 1")
-    with pytest.raises(NoAnswer, match="systemd-run: Access denied"):
+    with pytest.raises(NoJobGroup, match="systemd-run: Access denied"):
         SYSTEM.start_holder("x.service", "/mnt")
 
 
