@@ -93,6 +93,10 @@ class Submission:
     left: int
     ended_s: float = 0.0
 
+    @property
+    def took_s(self) -> float:
+        return self.ended_s - self.submitted_s
+
 
 def slowdown(held: Vector, node: Vector, swap_cost: int) -> float:
     """Return the factor by which run times grow on a node whose tasks ask for `held` together.
@@ -110,53 +114,20 @@ def slowdown(held: Vector, node: Vector, swap_cost: int) -> float:
     return max(1.0, held[CORES] / node[CORES]) * (1 + swap_cost * swapped**2)
 
 
-def run(
-    batches: Sequence[Batch],
-    cluster: Cluster,
-    way: SharingScheme,
-    *,
-    step_s: float,
-    seed: int,
-    end_s: float | None = None,
-) -> ClusterRun:
-    """Simulate until a time, or until all tasks have ended if it is None. Then no batch may repeat.
-    Each task must fit on an empty node."""
-    node = way.looked_at(cluster.node, tasks=way.slots or 1)
-    whole = Resources(
-        cores_milli=node.cores_milli * cluster.nodes, memory_bytes=node.memory_bytes * cluster.nodes
-    )
-    rules = Rules(
-        axes=Axes(
-            nodes=tuple(ClusterNode(name=f"n{at}", capacity=node) for at in range(cluster.nodes))
-        ),
-        capacity=whole,
-        reserving=ReservationSettings(delay_s=0, reserves=way.reserves),
-        min_charge_s=0,
-    )
-    found = ClusterRun(batches, cluster, way, step_s, seed)
-    simulate(
-        [task for batch in batches for task in found.submitted(batch, batch.at_s)],
-        rules,
-        estimates="limit",
-        speeds=found,
-        until_s=inf if end_s is None else end_s,
-    )
-    found.advance(end_s or 0.0)
-    return found
-
-
 class ClusterRun(Speeds):
-    """What runs on each node, and in the end the result."""
+    """A simulation: what runs on each node, and in the end the result."""
 
     def __init__(
         self,
         batches: Sequence[Batch],
         cluster: Cluster,
         way: SharingScheme,
+        *,
         step_s: float,
         seed: int,
     ) -> None:
-        self._cluster, self._way, self._step_s = cluster, way, step_s
+        """Each task must fit on an empty node."""
+        self._batches, self._cluster, self._way, self._step_s = batches, cluster, way, step_s
         self._random = Random(seed)  # noqa: S311  # chance, not secrets
         self._ids = count(1)
         nothing: Vector = (0,) * len(cluster.node)
@@ -174,6 +145,30 @@ class ClusterRun(Speeds):
         self._node_of: dict[int, str] = {}
         self._touched: set[str] = set()
         self._crowded: set[str] = set()
+
+    def run(self, end_s: float | None = None) -> ClusterRun:
+        """Simulate until a time, or until all tasks have ended if it is None. Then no batch may
+        repeat."""
+        node = self._way.looked_at(self._cluster.node, tasks=self._way.slots or 1)
+        nodes = tuple(ClusterNode(name=name, capacity=node) for name in self._on_node)
+        rules = Rules(
+            axes=Axes(nodes=nodes),
+            capacity=Resources(
+                cores_milli=node.cores_milli * len(nodes),
+                memory_bytes=node.memory_bytes * len(nodes),
+            ),
+            reserving=ReservationSettings(delay_s=0, reserves=self._way.reserves),
+            min_charge_s=0,
+        )
+        simulate(
+            [task for batch in self._batches for task in self.submitted(batch, batch.at_s)],
+            rules,
+            estimates="limit",
+            speeds=self,
+            until_s=inf if end_s is None else end_s,
+        )
+        self.advance(end_s or 0.0)
+        return self
 
     @property
     def overcommitted(self) -> float:

@@ -98,10 +98,12 @@ def _number(exact: Fraction) -> int | float:
 
 def _print(problem: Spec, found: Allocation) -> None:
     columns = [
-        Column("USER"), right("TASKS", is_fixed=True), Column("DOMINANT"),
+        Column("USER"),
+        right("TASKS", is_fixed=True),
+        Column("DOMINANT"),
         right("SHARE", is_fixed=True),
         *(right(output.shorten(name, 20)) for name in problem.capacity),
-    ]  # fmt: skip
+    ]
     tops = {name: Fraction(top) for name, top in problem.capacity.items()}
     rows: list[list[object]] = []
     for user in problem.users:

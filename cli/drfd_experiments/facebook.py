@@ -15,8 +15,8 @@ from random import Random
 
 from drfd.common.errors import Refused
 from drfd.sim.workload import SWIM, Workload
-from drfd_experiments.cluster import Batch, Cluster, ClusterRun, SharingScheme, run, vector
-from drfd_experiments.figures import Cell, Figure, Header, Table, means_over_time
+from drfd_experiments.cluster import Batch, Cluster, ClusterRun, SharingScheme, vector
+from drfd_experiments.figures import Cell, Figure, Table, headers, means_over_time
 
 #: CPUs and GB of the paper's nodes, and the number of slots that it gives them.
 NODE = (16, 32)
@@ -95,60 +95,59 @@ def outcomes(load: Load, seed: int, nodes: int = NODES) -> tuple[ClusterRun, ...
             )
         )
     cluster = Cluster(nodes=nodes, node=vector(*NODE))
-    return tuple(run(batches, cluster, way, step_s=_STEP_S, seed=seed) for way in _WAYS)
+    return tuple(
+        ClusterRun(batches, cluster, way, step_s=_STEP_S, seed=seed).run() for way in _WAYS
+    )
 
 
 def figure13(load: Load, seed: int, nodes: int = NODES) -> Figure:
     found = outcomes(load, seed, nodes)
-    # Of each way, for CPUs and memory the part in use in each step.
-    busy = [
-        [[sum(held[axis] for held in step) / (nodes * top)
-          for step in zip(*outcome.held.values(), strict=True)]
-         for axis, top in enumerate(vector(*NODE))]
-        for outcome in found
-    ]  # fmt: skip
+    busy = [_busy(outcome, nodes) for outcome in found]
     rows: list[list[Cell]] = []
     for way, curves, outcome in zip(_WAYS, busy, found, strict=True):
         # The mean is over the time in which jobs were submitted; both run the rest afterwards.
         last = load.jobs[-1][0] // _STEP_S + 1
         means = [sum(each[:last]) / len(each[:last]) for each in curves]
         rows.append([way.name, *means, outcome.end_s])
-    columns = [Header("SHARED BY"), Header("CPU", "%"), Header("MEM", "%"), Header("ALL DONE", "s")]
+    over_time = {
+        f"{way.name}: {name}": each[axis]
+        for axis, name in enumerate(("CPU", "MEM"))
+        for way, each in zip(_WAYS, busy, strict=True)
+    }
+    use, columns = "Mean use", headers("SHARED BY, CPU %, MEM %, ALL DONE s")
     return Figure(
         name="fig13",
         title="Figure 13: use of CPUs and memory, DRF against slots",
         about=_about(load, nodes),
         tables=[
-            Table(title="Mean use until the last job was submitted", columns=columns, rows=rows),
-            means_over_time(
-                "Mean use in each half hour",
-                {f"{way.name}: {name}": each[axis] for axis, name in enumerate(("CPU", "MEM"))
-                 for way, each in zip(_WAYS, busy, strict=True)},
-                _WINDOW_S // _STEP_S, _WINDOW_S,
-            ),
+            Table(title=f"{use} until the last job was submitted", columns=columns, rows=rows),
+            means_over_time(f"{use} in each half hour", over_time, _WINDOW_S // _STEP_S, _WINDOW_S),
         ],
-    )  # fmt: skip
+    )
+
+
+def _busy(outcome: ClusterRun, nodes: int) -> list[list[float]]:
+    """Return the parts of all CPUs, and of all memory, that are in use in each step."""
+    steps = list(zip(*outcome.held.values(), strict=True))
+    return [
+        [sum(held[axis] for held in step) / (nodes * top) for step in steps]
+        for axis, top in enumerate(vector(*NODE))
+    ]
 
 
 def figure14(load: Load, seed: int, nodes: int = NODES) -> Figure:
     rows: list[list[Cell]] = []
     for least, after in pairwise((*_SIZES, inf)):
         drf, slots = (
-            [each.ended_s - each.submitted_s for each in outcome.ended
-             if least <= each.batch.tasks < after]
+            [each.took_s for each in outcome.ended if least <= each.batch.tasks < after]
             for outcome in outcomes(load, seed, nodes)
-        )  # fmt: skip
+        )
         if not drf:
             continue
         name = f"{least}+" if after == inf else f"{least}-{after - 1}"
         means = sum(drf) / len(drf), sum(slots) / len(slots)
-        rows.append(
-            ["1" if after == 2 else name, len(drf), *means, 1 - means[0] / means[1]]
-        )  # fmt: skip
-    columns = [
-        Header("TASKS"), Header("JOBS"), Header("DRF", "s"), Header(f"{SLOTS} SLOTS", "s"),
-        Header("SHORTER BY", "%"),
-    ]  # fmt: skip
+        rows.append(["1" if after == 2 else name, len(drf), *means, 1 - means[0] / means[1]])
+    columns = headers(f"TASKS, JOBS, DRF s, {SLOTS} SLOTS s, SHORTER BY %")
     return Figure(
         name="fig14",
         title="Figure 14: how much sooner jobs end under DRF than with slots",

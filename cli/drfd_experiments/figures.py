@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
@@ -23,8 +24,14 @@ Cell = str | int | float | None
 @dataclass(frozen=True, slots=True)
 class Header:
     name: str
-    #: "%" (the cells are parts of one), "s" (seconds), "x" (a factor), or "" (none).
-    unit: str = ""
+    #: "%" (the cells are parts of one), "s" (seconds), or "" (none).
+    unit: str
+
+
+def headers(text: str) -> list[Header]:
+    """Return the headers of columns that a text names, with their units: `JOB, CPU %, TAKES s`."""
+    found = (re.fullmatch("(.+?)(?: ([%s]))?", each) for each in text.split(", "))
+    return [Header(each[1], each[2] or "") for each in found if each is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +66,7 @@ def means_over_time(
     )
     means = ([sum(window) / len(window) for window in each] for each in windows)
     rows = [[number * seconds, *row] for number, row in enumerate(zip_longest(*means))]
-    columns = [Header("SECOND"), *(Header(name, "%") for name in curves)]
+    columns = headers(", ".join(["SECOND", *(f"{name} %" for name in curves)]))
     return Table(title=title, columns=columns, rows=rows)
 
 
@@ -91,11 +98,11 @@ def show_figures(figures: Sequence[Figure]) -> None:
 
 def _print_table(table: Table) -> None:
     last = len(table.columns) - 1
+    texts = {at for row in table.rows for at, cell in enumerate(row) if isinstance(cell, str)}
     columns = [
-        Column(each.name, is_fixed=at < last, is_right=not any(
-            isinstance(row[at], str) for row in table.rows
-        )) for at, each in enumerate(table.columns)
-    ]  # fmt: skip
+        Column(each.name, is_fixed=at < last, is_right=at not in texts)
+        for at, each in enumerate(table.columns)
+    ]
     rows = [[_shown(*pair) for pair in zip(table.columns, row, strict=True)] for row in table.rows]
     print_rows(columns, rows)
 
@@ -110,6 +117,4 @@ def _shown(column: Header, cell: Cell) -> str:
             return f"{cell:.1%}"
         case "s":
             return f"{cell:.0f} s"
-        case "x":
-            return f"{cell:.2f} x"
     return f"{cell:g}" if isinstance(cell, int) else f"{cell:.4g}"

@@ -11,10 +11,9 @@ from drfd_experiments.cluster import (
     Cluster,
     ClusterRun,
     SharingScheme,
-    run,
     vector,
 )
-from drfd_experiments.figures import Cell, Figure, Header, Table
+from drfd_experiments.figures import Cell, Figure, Table, headers
 
 NODE = (8, 6)
 NODES = 48
@@ -36,15 +35,16 @@ class TaskKind:
 LARGE = TaskKind("large", 2, 2)
 SMALL = TaskKind("small", 1, 0.5)
 
-WAYS = (
-    SharingScheme(name="DRF", policy="drf"),
-    *(SharingScheme(name=f"{count} slots", policy="slots", slots=count) for count in (3, 4, 5, 6)),
-    SharingScheme(name="CPU-fair", policy="cpu"),
-)
-#: Large jobs in figure 9, by the names of `WAYS`; the text gives no numbers for figures 10 to 12.
-PAPER_LARGE = {
-    "DRF": 35, "3 slots": 33, "4 slots": 30, "5 slots": 17, "6 slots": 8, "CPU-fair": 13,
-}  # fmt: skip
+#: The ways to share, with the large jobs that the paper has for each in figure 9; its text gives no
+#: numbers for figures 10 to 12.
+WAYS = {
+    SharingScheme(name="DRF", policy="drf"): 35,
+    **{
+        SharingScheme(name=f"{slots} slots", policy="slots", slots=slots): jobs
+        for slots, jobs in ((3, 33), (4, 30), (5, 17), (6, 8))
+    },
+    SharingScheme(name="CPU-fair", policy="cpu"): 13,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +63,8 @@ class MacroResult:
         return sum(times) / len(times) if times else None
 
     def _times(self, kind: TaskKind) -> list[float]:
-        return [
-            each.ended_s - each.submitted_s
-            for each in self.outcome.ended
-            if each.batch.user.startswith(kind.name)
-        ]
+        ended = self.outcome.ended
+        return [each.took_s for each in ended if each.batch.user.startswith(kind.name)]
 
 
 @cache
@@ -86,7 +83,7 @@ def results(seed: int, nodes: int) -> tuple[MacroResult, ...]:
         for number in range(1, _USERS_OF_A_KIND + 1)
     ]
     return tuple(
-        MacroResult(way, run(batches, cluster, way, step_s=1, seed=seed, end_s=RUN_S))
+        MacroResult(way, ClusterRun(batches, cluster, way, step_s=1, seed=seed).run(RUN_S))
         for way in WAYS
     )
 
@@ -107,15 +104,14 @@ def figure(number: int, seed: int, nodes: int) -> Figure:
     ]
     rows: list[list[Cell]] = [
         [
-            each.way.name, each.jobs(LARGE), PAPER_LARGE[each.way.name], each.jobs(SMALL),
-            each.response_s(LARGE), each.response_s(SMALL), each.outcome.overcommitted,
+            *(each.way.name, each.jobs(LARGE), WAYS[each.way], each.jobs(SMALL)),
+            *(each.response_s(LARGE), each.response_s(SMALL), each.outcome.overcommitted),
         ]
         for each in results(seed, nodes)
-    ]  # fmt: skip
-    columns = [
-        Header("SHARED BY"), Header("LARGE JOBS"), Header("PAPER"), Header("SMALL JOBS"),
-        Header("LARGE TAKE", "s"), Header("SMALL TAKE", "s"), Header("OVERCOMMITTED", "%"),
-    ]  # fmt: skip
+    ]
+    columns = headers(
+        "SHARED BY, LARGE JOBS, PAPER, SMALL JOBS, LARGE TAKE s, SMALL TAKE s, OVERCOMMITTED %"
+    )
     shows = "Jobs completed, their mean response times, node time with too little memory"
     table = Table(title=shows, columns=columns, rows=rows)
     name = f"fig{number}"

@@ -9,8 +9,8 @@ from decimal import Decimal
 from functools import partial
 
 from drfd_experiments.alloc import Allocation, Spec, User, allocate
-from drfd_experiments.cluster import Batch, Cluster, SharingScheme, run, vector
-from drfd_experiments.figures import Cell, Figure, Header, Table, means_over_time
+from drfd_experiments.cluster import Batch, Cluster, ClusterRun, SharingScheme, vector
+from drfd_experiments.figures import Cell, Figure, Table, headers, means_over_time
 
 #: Resource → the amount of it, and user → the amounts of one task.
 _PAPER_MACHINE = {"CPU": 9, "memory": 18}
@@ -45,8 +45,10 @@ def table1() -> Figure:
         ]
         rows.append([name, *(part for parts in held for part in (*parts, max(parts)))])
         rows[-1] += [sum(column) for column in zip(*held, strict=True)]
-    names = [f"{user} {name}" for user in _PAPER_USERS for name in ("CPU", "MEM", "DOMINANT")]
-    columns = [Header("SERVED"), *(Header(name, "%") for name in (*names, "CPU USED", "MEM USED"))]
+    columns = headers(
+        "SERVED, A CPU %, A MEM %, A DOMINANT %, B CPU %, B MEM %, B DOMINANT %, "
+        "CPU USED %, MEM USED %"
+    )
     return Figure(
         name="table1",
         title="Table 1: DRF serves two users, task by task",
@@ -59,37 +61,37 @@ def table1() -> Figure:
 
 
 def figure4() -> Figure:
-    paper = {
-        "drf": "3 and 2 tasks", "asset": "2.5 and 2.2 tasks", "ceei": "4.1 and 1.6 tasks",
-    }  # fmt: skip
+    paper = {"drf": "3 and 2", "asset": "2.5 and 2.2", "ceei": "4.1 and 1.6"}
     rows: list[list[Cell]] = []
     for policy in paper:
         found = divide(_PAPER_MACHINE, _PAPER_USERS, policy)
         for user, parts in found.shares.items():
             row = [float(part) for part in parts.values()]
-            said = paper[policy] if user == "A" else ""
+            said = f"{paper[policy]} tasks" if user == "A" else ""
             rows.append([_NAMES[policy], user, float(found.tasks[user]), *row, said])
-    columns = [
-        Header("POLICY"), Header("USER"), Header("TASKS"), Header("CPU", "%"), Header("MEM", "%"),
-        Header("THE PAPER"),
-    ]  # fmt: skip
+    columns = headers("POLICY, USER, TASKS, CPU %, MEM %, THE PAPER")
     return Figure(
         name="fig4",
         title="Figure 4: three ways to divide one machine",
-        about=["9 CPUs and 18 GB as in Table 1, with tasks that can be cut.",
-               "Asset fairness counts 1 CPU as worth 2 GB, for the machine has twice as many."],
+        about=[
+            "9 CPUs and 18 GB as in Table 1, with tasks that can be cut.",
+            "Asset fairness counts 1 CPU as worth 2 GB, for the machine has twice as many.",
+        ],
         tables=[Table(title="What each user gets", columns=columns, rows=rows)],
-    )  # fmt: skip
+    )
 
 
 def _compared(
-    name: str, title: str, about: Sequence[str], capacity: int, policies: Sequence[str],
+    name: str,
+    title: str,
+    about: Sequence[str],
+    capacity: int,
+    policies: Sequence[str],
     cases: Mapping[str, Mapping[str, tuple[int, int]]],
-) -> Figure:  # fmt: skip
+) -> Figure:
     """Return a table for each of some cases: what users get of two resources by each policy."""
     machine = {"R1": capacity, "R2": capacity}
-    columns = [Header("POLICY"), Header("USER"), Header("TASKS")]
-    columns += [Header(resource, "%") for resource in machine]
+    columns = headers("POLICY, USER, TASKS, R1 %, R2 %")
     tables = []
     for case, users in cases.items():
         rows: list[list[Cell]] = []
@@ -174,7 +176,7 @@ def simulate(seed: int, *, nodes: int, phase_s: int, task_s: float) -> Shares:
         for job, demand in zip(JOBS, phase.demands, strict=True)
     ]
     way = SharingScheme(name="DRF", policy="drf", reserves=True)
-    outcome = run(batches, cluster, way, step_s=1, seed=seed, end_s=phase_s * len(PHASES))
+    outcome = ClusterRun(batches, cluster, way, step_s=1, seed=seed).run(phase_s * len(PHASES))
     top = cluster.capacity
     return {
         job: [(cores / top[0], memory / top[1]) for cores, memory in held]
@@ -196,10 +198,13 @@ def figure8(seed: int, *, nodes: int = NODES, phase_s: int = _PHASE_S) -> Figure
             said, goal = phase.paper if job == JOBS[0] else "", float(ideal.dominant_share(job))
             task = f"{cpus} CPU, {gb} GB"
             rows.append([number + 1, job, task, cpu, memory, max(cpu, memory), goal, said])
-    columns = [
-        Header("PHASE"), Header("JOB"), Header("TASK"), Header("CPU", "%"), Header("MEM", "%"),
-        Header("DOMINANT", "%"), Header("IF CUT", "%"), Header("THE PAPER"),
-    ]  # fmt: skip
+    columns = headers("PHASE, JOB, TASK, CPU %, MEM %, DOMINANT %, IF CUT %, THE PAPER")
+    curves = {
+        f"{job}: {name}": [parts[axis] for parts in shares[job]]
+        for axis, name in enumerate(("CPU", "MEM"))
+        for job in JOBS
+    }
+    quarter_s = phase_s // 4
     phases = Table(title="Mean shares in the second half of each phase", columns=columns, rows=rows)
     return Figure(
         name="fig8",
@@ -209,10 +214,10 @@ def figure8(seed: int, *, nodes: int = NODES, phase_s: int = _PHASE_S) -> Figure
             f"Tasks run about {_TASK_S} s (the paper does not say); each runs on one node.",
             "A running task keeps what it has: a new phase comes in as the old tasks end.",
         ],
-        tables=[phases, means_over_time(
-            f"Mean shares in each {phase_s // 4} seconds",
-            {f"{job}: {name}": [parts[axis] for parts in shares[job]]
-             for axis, name in enumerate(("CPU", "MEM")) for job in JOBS},
-            phase_s // 4, phase_s // 4,
-        )],
-    )  # fmt: skip
+        tables=[
+            phases,
+            means_over_time(
+                f"Mean shares in each {quarter_s} seconds", curves, quarter_s, quarter_s
+            ),
+        ],
+    )

@@ -256,9 +256,13 @@ def _equilibrium(rows: list[Row], incomes: Row) -> Row:
         for at, (left, price) in enumerate(_zip(free, prices)):
             # Of rows that are the same, any prices do.
             matrix[at][at] += left / price + 1e-14 * matrix[at][at]
-        to_prices = _solve(matrix, [
-            _dot(row, pull) - left + aim / price for row, left, price in _zip(eased, free, prices)
-        ])  # fmt: skip
+        to_prices = _solve(
+            matrix,
+            [
+                _dot(row, pull) - left + aim / price
+                for row, left, price in _zip(eased, free, prices)
+            ],
+        )
         to_x = [
             soft * (each - _dot(column, to_prices))
             for soft, each, column in _zip(ease, pull, columns)

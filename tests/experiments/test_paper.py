@@ -30,7 +30,6 @@ from drfd_experiments.cluster import (
     Cluster,
     ClusterRun,
     SharingScheme,
-    run,
     slowdown,
 )
 from drfd_experiments.figures import Cell, Figure
@@ -386,7 +385,7 @@ def ran(
     swap_cost: int = 40,
 ) -> ClusterRun:
     cluster = Cluster(nodes=nodes, node=(4000, 4096), swap_cost=swap_cost)
-    return run(batches, cluster, way, step_s=1, seed=1, end_s=end_s)
+    return ClusterRun(batches, cluster, way, step_s=1, seed=1).run(end_s)
 
 
 def test_slots_count_on_each_node():
