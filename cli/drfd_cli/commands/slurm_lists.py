@@ -36,9 +36,12 @@ def squeue(words: list[str]) -> int:
 
 
 def _listed(
-    found: Mapping[str, list[str]], once: Callable[[Mapping[str, list[str]]], int],
-    signs: Iterable[str], words: Iterable[str], states: Iterable[str],
-) -> int:  # fmt: skip
+    found: Mapping[str, list[str]],
+    once: Callable[[Mapping[str, list[str]]], int],
+    signs: Iterable[str],
+    words: Iterable[str],
+    states: Iterable[str],
+) -> int:
     """Print a list, or again and again, as --iterate asks; or the words that may be chosen from."""
     there = {
         "helpformat": [f"%{sign}" for sign in signs if len(sign) == 1],

@@ -8,9 +8,10 @@ import pwd
 import re
 import time
 from collections.abc import Callable, Container, Iterable, Mapping
-from functools import cache
+from functools import cache, partial
+from operator import itemgetter
 from string import ascii_letters
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -21,9 +22,7 @@ from drfd_cli.tables.columns import PAST_JOBS
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import JobView
-    from drfd_cli.output import Column
 
-V = TypeVar("V")
 #: A job, a step of one, or a node of the tree, as the daemon shows it.
 View = Mapping[str, Any]
 #: The states → Slurm's name and short name.
@@ -146,10 +145,6 @@ def cpus(job: View) -> int:
     return max(1, -int(-job["demand"]["cores"] // 1))
 
 
-def _cpus(job: View) -> str:
-    return str(cpus(job))
-
-
 def _memory(job: View) -> str:
     return f"{job['demand']['memory'] >> 20}M"
 
@@ -199,28 +194,73 @@ def _state_and_who(job: View) -> str:
         return _state(job)
 
 
-def _disk(name: str) -> Callable[[View], str]:
-    return lambda job: "" if (n := used(job, name)) is None else f"{n / (1 << 20):.2f}M"
+def _disk(name: str, job: View) -> str | None:
+    count = used(job, name)
+    return None if count is None else f"{count / (1 << 20):.2f}M"
+
+
+def _peak(job: View) -> str | None:
+    peak = used(job, "memory_peak")
+    return f"{peak >> 10}K" if peak else None
 
 
 def _cpu_seconds(job: View) -> float:
     return elapsed_s(job) * cpus(job)
 
 
-def of(name: str) -> Callable[[View], str]:
-    return lambda job: str(job[name])
+def _at(name: str, job: View) -> str:
+    return moment(job[name], "Unknown")
 
 
-def _own(column: Column) -> Callable[[View], str]:
-    return lambda job: "" if (value := column.word(job)) is None else str(value)
+def _task(job: View) -> object:
+    at = job.get("array_tasks", job["array_index"])
+    return "N/A" if at is None else at
 
 
-def _at(name: str) -> Callable[[View], str]:
-    return lambda job: moment(job[name], "Unknown")
+def _gid(job: View) -> object:
+    number = group(job["uid"])[1]
+    return "N/A" if number is None else number
+
+
+def _left(job: View) -> str:
+    return span(job["time_limit_s"] and job["time_limit_s"] - elapsed_s(job))
+
+
+def _limit_minutes(job: View) -> object:
+    return "UNLIMITED" if job["time_limit_s"] is None else job["time_limit_s"] // 60
+
+
+def _nodes(job: View) -> str:
+    return f"({_reason(job)})" if job["started_at"] is None else host_name()
+
+
+def _tres(job: View) -> str:
+    return ",".join([f"cpu={cpus(job)}", f"mem={_memory(job)}", "node=1", *_gres(job, "=")])
+
+
+def _dependency(job: View) -> str:
+    """Return what the job waits for, where that was asked."""
+    after = job.get("after") or ()
+    words = [f"after{each['want']}:{each['label']}(unfulfilled)" for each in after]
+    return ",".join(words) or "(null)"
+
+
+def _command(job: View) -> str:
+    return "(null)" if job["argv"] is None else " ".join(job["argv"])
 
 
 def always(value: str) -> Callable[[View], str]:
     return lambda job: value
+
+
+def _shown(value: Callable[[View], object]) -> Callable[[View], str]:
+    """Return the function that returns a value as Slurm prints it, nothing for None."""
+
+    def shown(view: View) -> str:
+        found = value(view)
+        return "" if found is None else str(found)
+
+    return shown
 
 
 @cache
@@ -241,38 +281,33 @@ def waited_s(job: View) -> float:
 #: What `squeue` and `sacct` print of a job: its sign of `squeue -o`, or its name of `-O` in braces
 #: where it has none, the head there, and its names of `-O`; names of `sacct` with their widths,
 #: where these are not 10; and what it holds.
-_FIELDS: tuple[tuple[str, str, Callable[[View], str]], ...] = (
+_FIELDS: tuple[tuple[str, str, Callable[[View], object]], ...] = (
     ("i JOBID jobarrayid stepid", "JobID -12", lambda job: _step_label(job, job_label(job))),
     ("A JOBID jobid", "JobIDRaw -12", lambda job: _step_label(job, str(raw_id(job)))),
-    ("F ARRAY_JOB_ID arrayjobid", "", lambda job: str(job["array_id"] or job["id"])),
-    ("K ARRAY_TASK_ID arraytaskid", "",
-     lambda job: "N/A" if (at := job.get("array_tasks", job["array_index"])) is None else str(at)),
-    ("U UID userid", "UID 6", of("uid")),
+    ("F ARRAY_JOB_ID arrayjobid", "", lambda job: job["array_id"] or job["id"]),
+    ("K ARRAY_TASK_ID arraytaskid", "", _task),
+    ("U UID userid", "UID 6", itemgetter("uid")),
     ("P PARTITION partition", "Partition", pool),
     ("g GROUP groupname", "Group 9", lambda job: group(job["uid"])[0]),
-    ("G GROUP groupid", "GID 6",
-     lambda job: "N/A" if (number := group(job["uid"])[1]) is None else str(number)),
+    ("G GROUP groupid", "GID 6", _gid),
     ("{cluster} CLUSTER", "Cluster", lambda job: host_name()),
     ("q QOS qos", "QOS", always("normal")),
     ("t ST statecompact", "", lambda job: STATES.get(job["state"], ("", job["state"]))[1]),
     ("T STATE state stepstate", "", _state),
     ("M TIME timeused", "", lambda job: span(elapsed_s(job))),
     ("l TIME_LIMIT timelimit", "", lambda job: span(job["time_limit_s"])),
-    ("L TIME_LEFT timeleft", "",
-     lambda job: span(job["time_limit_s"] and job["time_limit_s"] - elapsed_s(job))),
-    ("C CPUS numcpus", "AllocCPUS ReqCPUS 8 NCPUS", _cpus),
-    ("c MIN_CPUS mincpus cpus-per-task cpuspertask", "", _cpus),
+    ("L TIME_LEFT timeleft", "", _left),
+    ("C CPUS numcpus", "AllocCPUS ReqCPUS 8 NCPUS", cpus),
+    ("c MIN_CPUS mincpus cpus-per-task cpuspertask", "", cpus),
     ("D NODES nodes numnodes", "NNodes 8 AllocNodes", always("1")),
-    ("{numtasks} TASKS numtask", "NTasks 8", lambda job: str(job.get("tasks_of_step", 1))),
+    ("{numtasks} TASKS numtask", "NTasks 8", lambda job: job.get("tasks_of_step", 1)),
     ("{allocnodes} ALLOC_NODES", "", lambda job: host_name()),
-    ("{pendingtime} PENDING_TIME", "", lambda job: str(int(waited_s(job)))),
+    ("{pendingtime} PENDING_TIME", "", lambda job: int(waited_s(job))),
     ("", "Planned", lambda job: span(waited_s(job), whole=True)),
     ("", "Suspended", lambda job: span(job.get("suspended_seconds", 0), whole=True)),
     ("m MIN_MEMORY minmemory", "ReqMem", _memory),
-    ("b TRES_PER_NODE gres tres-per-node", "",
-     lambda job: ",".join(_gres(job, ":")) or "N/A"),
-    ("R NODELIST(REASON) reasonlist", "",
-     lambda job: f"({_reason(job)})" if job["started_at"] is None else host_name()),
+    ("b TRES_PER_NODE gres tres-per-node", "", lambda job: ",".join(_gres(job, ":")) or "N/A"),
+    ("R NODELIST(REASON) reasonlist", "", _nodes),
     ("r REASON reason", "Reason 22", _reason),
     ("N NODELIST nodelist", "", lambda job: "" if job["started_at"] is None else host_name()),
     ("B EXEC_HOST batchhost", "", lambda job: "n/a" if job["started_at"] is None else host_name()),
@@ -280,62 +315,55 @@ _FIELDS: tuple[tuple[str, str, Callable[[View], str]], ...] = (
     ("", "State", _state_and_who),
     ("{exit_code} EXIT_CODE derivedec", "ExitCode 8 DerivedExitCode 15", _code),
     ("", "Elapsed", lambda job: span(elapsed_s(job), whole=True)),
-    ("", "ElapsedRaw", lambda job: str(int(elapsed_s(job)))),
-    ("Q PRIORITY prioritylong", "", of("priority")),
+    ("", "ElapsedRaw", lambda job: int(elapsed_s(job))),
+    ("Q PRIORITY prioritylong", "", itemgetter("priority")),
     ("S START_TIME starttime", "",
      lambda job: moment(job["started_at"] or job["expected_start_at"])),
     ("e END_TIME endtime", "", _end),
     ("V SUBMIT_TIME submittime", "Submit 19", lambda job: moment(job["submitted_at"])),
     ("{eligibletime} ELIGIBLE_TIME", "", lambda job: moment(job["eligible_at"])),
-    ("", "Eligible 19", _at("eligible_at")),
-    ("", "Start 19", _at("started_at")),
-    ("", "End 19", _at("ended_at")),
+    ("", "Eligible 19", partial(_at, "eligible_at")),
+    ("", "Start 19", partial(_at, "started_at")),
+    ("", "End 19", partial(_at, "ended_at")),
     ("", "Timelimit", lambda job: span(job["time_limit_s"], whole=True)),
-    ("", "TimelimitRaw 12", lambda job: (
-        "UNLIMITED" if job["time_limit_s"] is None else str(job["time_limit_s"] // 60)
-    )),
-    ("", "MaxRSS AveRSS",
-     lambda job: f"{peak >> 10}K" if (peak := used(job, "memory_peak")) else ""),
+    ("", "TimelimitRaw 12", _limit_minutes),
+    ("", "MaxRSS AveRSS", _peak),
     ("", "AveCPU", lambda job: span(used(job, "cpu_seconds") or 0, whole=True)),
-    ("", "MaxDiskRead 12", _disk("read_bytes")),
-    ("", "MaxDiskWrite 12", _disk("written_bytes")),
+    ("", "MaxDiskRead 12", partial(_disk, "read_bytes")),
+    ("", "MaxDiskWrite 12", partial(_disk, "written_bytes")),
     ("", "TotalCPU", _cpu_time),
     ("", "CPUTime", lambda job: span(_cpu_seconds(job), whole=True)),
-    ("", "CPUTimeRAW", lambda job: str(int(_cpu_seconds(job)))),
-    ("{tres-alloc} TRES_ALLOC tres", "ReqTRES AllocTRES", lambda job: ",".join(
-        [f"cpu={cpus(job)}", f"mem={_memory(job)}", "node=1", *_gres(job, "=")]
-    )),
-    ("Z WORK_DIR workdir", "", lambda job: str(job["cwd"] or "(null)")),
-    ("", "WorkDir 20", lambda job: str(job["cwd"] or "")),
-    ("o COMMAND command", "SubmitLine 20",
-     lambda job: "(null)" if job["argv"] is None else " ".join(job["argv"])),
-    # What the job waits for, where that was asked.
-    ("E DEPENDENCY dependency", "", lambda job: ",".join(
-        f"after{each['want']}:{each['label']}(unfulfilled)" for each in job.get("after") or ()
-    ) or "(null)"),
+    ("", "CPUTimeRAW", lambda job: int(_cpu_seconds(job))),
+    ("{tres-alloc} TRES_ALLOC tres", "ReqTRES AllocTRES", _tres),
+    ("Z WORK_DIR workdir", "", lambda job: job["cwd"] or "(null)"),
+    ("", "WorkDir 20", itemgetter("cwd")),
+    ("o COMMAND command", "SubmitLine 20", _command),
+    ("E DEPENDENCY dependency", "", _dependency),
     ("d MIN_TMP_DISK mintmpdisk", "", always("0")),
     ("f FEATURES feature", "", always("(null)")),
     ("h OVER_SUBSCRIBE oversubscribe shared", "", always("OK")),
     ("k COMMENT comment", "", lambda job: job.get("comment", "(null)")),
     ("", "Comment 14", lambda job: job.get("comment", "")),
     ("v RESERVATION reservation", "", always("(null)")),
-    ("y NICE nice", "", lambda job: str(-job["priority"])),
-    ("{restartcnt} RESTART_COUNT", "Restarts 8", lambda job: str(max(0, job["attempt"] - 1))),
-    ("{stdout} STDOUT", "StdOut 20", lambda job: job["stdout"] or ""),
-    ("{stderr} STDERR", "StdErr 20", lambda job: job["stderr"] or ""),
-    ("{requeue} REQUEUE", "", lambda job: str(int(job.get("retry") is not None))),
+    ("y NICE nice", "", lambda job: -job["priority"]),
+    ("{restartcnt} RESTART_COUNT", "Restarts 8", lambda job: max(0, job["attempt"] - 1)),
+    ("{stdout} STDOUT", "StdOut 20", itemgetter("stdout")),
+    ("{stderr} STDERR", "StdErr 20", itemgetter("stderr")),
+    ("{requeue} REQUEUE", "", lambda job: int(job.get("retry") is not None)),
     *((words, "", always(value)) for words, value in known.SQUEUE),
     # What drfd's own lists print as well.
-    *((each.squeue, each.sacct, _own(each)) for each in PAST_JOBS.values()),
+    *((each.squeue, each.sacct, each.word) for each in PAST_JOBS.values()),
 )  # fmt: skip
 
 
-def by_sign(rows: Iterable[tuple[str, V]]) -> tuple[dict[str, tuple[str, V]], dict[str, str]]:
+def by_sign(
+    rows: Iterable[tuple[str, Callable[[View], object]]],
+) -> tuple[dict[str, tuple[str, Callable[[View], str]]], dict[str, str]]:
     """Return head and value by the signs, and the signs by the names of `-O`, of rows that begin
     with these. A field of `-O` alone has its name as its sign, in braces."""
     words = [(text.split(), value) for text, value in rows if text]
     return (
-        {sign: (head, value) for (sign, head, *_), value in words},
+        {sign: (head, _shown(value)) for (sign, head, *_), value in words},
         {name: sign for (sign, _, *names), _ in words for name in (*names, sign.strip("{}"))
          if len(name) > 1},
     )  # fmt: skip
@@ -353,12 +381,12 @@ PRIORITIES: Signs = {
 
 
 def named(
-    rows: Iterable[tuple[str, Callable[[View], str]]],
+    rows: Iterable[tuple[str, Callable[[View], object]]],
 ) -> dict[str, tuple[str, int, Callable[[View], str]]]:
     """Return by names in small letters, from rows of names and widths (10 if there is none): the
     head, the width, and what it holds. `Name=Head_of_it 9` has another head."""
     return {
-        name.lower(): ((head or name).replace("_", " "), int(width or 10), show)
+        name.lower(): ((head or name).replace("_", " "), int(width or 10), _shown(show))
         for text, show in rows
         for name, head, width in re.findall(r"(\w+)(?:=(\w+))?(?: (-?\d+))?", text)
     }

@@ -1,4 +1,5 @@
-"""Slurm's words, from its manuals, for which drfd has nothing: they select nothing, or are empty.
+"""Slurm's words, from its manuals. Most are those for which drfd has nothing: they select nothing,
+or are empty.
 
 Only a word that Slurm does not know either is refused, and the refusal names what there is.
 """
@@ -68,7 +69,7 @@ Y SCHEDNODES schednodes=(null)
     system_comment tres-bind tres-freq tres-per-job tres-per-socket
     tres-per-step tres-per-task wait4switch
 """)
-#: The same of `sinfo`.
+#: The same of `sinfo`, with what drfd has: keys of the machine in a partition (`read_nodes`).
 SINFO = _rows("""\
 b ACTIVE_FEATURES=(null)
 B MAX_CPUS_PER_NODE maxcpuspernode=UNLIMITED
@@ -85,6 +86,35 @@ V CLUSTER cluster=
 w WEIGHT weight=1
 Y CORES cores=1
 Z THREADS threads=1
+P PARTITION partition={partition}{mark}
+R PARTITION partitionname={partition}
+a AVAIL available=up
+l TIMELIMIT time=infinite
+D NODES nodes=1
+t STATE statecompact={state}
+T STATE statelong statecomplete={long_state}
+N NODELIST nodelist={name}
+n HOSTNAMES nodehost={name}
+o NODE_ADDR nodeaddr={name}
+v VERSION version={version}
+c CPUS cpus={cpus}
+m MEMORY memory={memory_mib}
+X SOCKETS sockets={cpus}
+z S:C:T socketcorethread={cpus}:1:1
+C CPUS(A/I/O/T) cpusstate={used}/{free}/{other}/{cpus}
+G GRES gres={gres_or_null}
+e FREE_MEM freemem={free_mib}
+A NODES(A/I) nodeai={nodes_used}/{nodes_idle}
+F NODES(A/I/O/T) nodeaiot={nodes_used}/{nodes_idle}/{nodes_other}/1
+E REASON reason={reason_or_none}
+u USER user={by_or_unknown}
+U USER userlong={by_or_unknown}
+H TIMESTAMP timestamp={timestamp}
+O CPU_LOAD cpusload={load}
+f AVAIL_FEATURES features features_act=(null)
+d TMP_DISK disk=0
+p PRIO_TIER prioritytier priority=1
+{allocmem} ALLOCMEM={used_mib}
 """) + _names("comment extra gresused port")
 #: Names of `sacct --format` and `sstat` with their widths, where these are not 10.
 SACCT = """

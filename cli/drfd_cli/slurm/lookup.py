@@ -234,35 +234,9 @@ def as_reservation(window: WindowView) -> dict[str, object]:
 
 #: Short names of states → long ones.
 _LONG = {"mix": "mixed", "alloc": "allocated", "drain": "drained", "drng": "draining"}
-_of = fields.of
-
 
 #: Signs of `sinfo -o` with their heads and what they hold, and names of `-O` → their signs.
-NODE_SIGNS, NODE_WORDS = fields.by_sign((
-    *((words, fields.always(value)) for words, value in known.SINFO),
-    ("P PARTITION partition",
-     lambda node: f"{node['partition']}{'*' * (node['partition'] == MAIN)}"),
-    ("R PARTITION partitionname", _of("partition")), ("a AVAIL available", fields.always("up")),
-    ("l TIMELIMIT time", fields.always("infinite")), ("D NODES nodes", fields.always("1")),
-    ("t STATE statecompact", _of("state")), ("T STATE statelong statecomplete", _of("long_state")),
-    ("N NODELIST nodelist", _of("name")), ("n HOSTNAMES nodehost", _of("name")),
-    ("o NODE_ADDR nodeaddr", _of("name")), ("v VERSION version", _of("version")),
-    ("c CPUS cpus", _of("cpus")), ("m MEMORY memory", _of("memory_mib")),
-    ("X SOCKETS sockets", _of("cpus")), ("z S:C:T socketcorethread", "{cpus}:1:1".format_map),
-    ("C CPUS(A/I/O/T) cpusstate", "{used}/{free}/{other}/{cpus}".format_map),
-    ("G GRES gres", _of("gres_or_null")), ("e FREE_MEM freemem", _of("free_mib")),
-    ("A NODES(A/I) nodeai", "{nodes_used}/{nodes_idle}".format_map),
-    ("F NODES(A/I/O/T) nodeaiot", "{nodes_used}/{nodes_idle}/{nodes_other}/1".format_map),
-    ("E REASON reason", lambda node: node["reason"] or "none"),
-    ("u USER user", lambda node: node["by"] or "Unknown"),
-    ("U USER userlong", lambda node: node["by"] or "Unknown"),
-    ("H TIMESTAMP timestamp", lambda node: fields.moment(node["since"], "Unknown")),
-    ("O CPU_LOAD cpusload", lambda node: f"{node['load_percent'] / 100:.2f}"),
-    ("f AVAIL_FEATURES features features_act", fields.always("(null)")),
-    ("d TMP_DISK disk", fields.always("0")),
-    ("p PRIO_TIER prioritytier priority", fields.always("1")),
-    ("{allocmem} ALLOCMEM", _of("used_mib")),
-))  # fmt: skip
+NODE_SIGNS, NODE_WORDS = fields.by_sign((words, value.format_map) for words, value in known.SINFO)
 
 
 def is_in(node: fields.View, words: Iterable[str]) -> bool:
@@ -297,6 +271,8 @@ def read_nodes(client: Connection) -> list[fields.View]:
         state = "drain" if state == "idle" else "drng"
         states = ["IDLE" if state == "drain" else "MIXED", "DRAIN"]
         by = "root" if drain is None else output.clean(drain["by"])
+    reason = "" if drain is None else output.clean(drain["reason"] or "", 200)
+    since_s = None if drain is None else drain["since"]
     tres, names = f"cpu={cpus},mem={memory >> 20}M", partitions(client)
     gres = ",".join(f"{name}:{count}" for name, count in counts.items())
     node = {
@@ -304,19 +280,23 @@ def read_nodes(client: Connection) -> list[fields.View]:
         "idle": idle, "used": cpus - unused, "free": 0 if by else idle,
         "other": unused if by else outside, "memory_mib": memory >> 20,
         "used_mib": memory - free_bytes >> 20, "free_mib": free_bytes >> 20,
-        "load_percent": os.getloadavg()[0] * 100,
+        "load": f"{os.getloadavg()[0]:.2f}", "load_percent": os.getloadavg()[0] * 100,
         "gres": gres, "gres_or_null": gres or "(null)", "state": state,
         "long_state": _LONG.get(state, state), "upper_state": _LONG.get(state, state).upper(),
         "states": states,
         "nodes_used": int(not by and state != "idle"), "nodes_idle": int(state == "idle"),
         "nodes_other": int(bool(by)),
         # Who has stopped it, if jobs do not start, why, and since when.
-        "by": by, "reason": "" if drain is None else output.clean(drain["reason"] or "", 200),
-        "since": None if drain is None else drain["since"],
+        "by": by, "by_or_unknown": by or "Unknown", "reason": reason,
+        "reason_or_none": reason or "none", "since": since_s,
+        "timestamp": fields.moment(since_s, "Unknown"),
         "tres": tres, "tres_of_node": f"{tres},node=1",
         "tres_used": f"cpu={cpus - idle},mem={memory - free_bytes >> 20}M",
         "partitions": names, "partition_names": ",".join(names),
     }  # fmt: skip
+    # The usual partition has a star in the list.
+    usual = {"is_usual": "YES", "mark": "*"}
     return [
-        {**node, "partition": name, "is_usual": "YES" if name == MAIN else "NO"} for name in names
+        {**node, "partition": name, "is_usual": "NO", "mark": "", **(usual if name == MAIN else {})}
+        for name in names
     ]
