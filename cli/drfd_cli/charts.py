@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from drfd.common.units import show_cores, show_duration, show_size
+from drfd.common.units import show_duration, show_size
 from drfd_cli import output
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import CurveView, ResourcesView
 
-#: Bars from empty to full, and their ASCII form for screens without these characters.
-_LEVELS, _PLAIN_LEVELS = " ▁▂▃▄▅▆▇█", " .:-=+*#%"
+#: Bars from empty to full.
+_LEVELS = " ▁▂▃▄▅▆▇█"
 _LEAST_POINTS = 3
 
 CurveKind = Literal[
@@ -21,12 +20,12 @@ CurveKind = Literal[
 ]
 #: Each with its label and the format of an amount.
 _USAGE_KINDS: tuple[tuple[CurveKind, str, Callable[[Any], str]], ...] = (
-    ("cores", "cores", lambda cores: show_cores(10 * round(100 * cores))),
-    ("cores_beyond", "beyond", lambda cores: show_cores(10 * round(100 * cores))),
+    ("cores", "cores", output.number),
+    ("cores_beyond", "beyond", output.number),
     ("memory", "memory", show_size),
     ("read", "read", show_size),
     ("write", "write", show_size),
-    ("gpu_utilisation", "GPU", lambda percent: f"{percent}%"),
+    ("gpu_utilisation", "GPU", "{}%".format),
     ("gpu_memory", "GPU mem", show_size),
 )
 
@@ -81,12 +80,11 @@ def declared(demand: ResourcesView, kind: CurveKind) -> float:
 def spark(at: Sequence[float], values: Sequence[float | None], top: float, columns: int) -> str:
     """Return a bar for each of `columns` equal parts of the time, or for each point if there are
     fewer. A blank is an unknown or zero value; any other is visible."""
-    chars = _LEVELS if _can_show(_LEVELS) else _PLAIN_LEVELS
 
     def level(value: float | None) -> int:
         return max(1, min(8, round(8 * value / top))) if value and top else 0
 
-    bars = (chars[level(each)] for each in _highest(at, values, min(columns, len(at))))
+    bars = (_LEVELS[level(each)] for each in _highest(at, values, min(columns, len(at))))
     return "".join(bars).rstrip() or "-"
 
 
@@ -105,11 +103,3 @@ def _highest(
                 found[column] = max(found[column] or 0, value)
         before = last
     return found
-
-
-def _can_show(chars: str) -> bool:
-    try:
-        chars.encode(sys.stdout.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True

@@ -90,13 +90,14 @@ def _or_latest(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     return (found,) if param.nargs == -1 else found
 
 
-_ID = QuantityParam("ID", lambda text: (
-    parse_id(text) if not which_job.is_name(text)
-    else which_job.find(connect, text, form="write 41, or 41_7 for a task of an array")
-))  # fmt: skip
-job_id = click.argument(
-    "job_id", metavar="[ID]", required=False, type=_ID, callback=_or_latest
-)  # fmt: skip
+def _id(text: str) -> Ref:
+    if not which_job.is_name(text):
+        return parse_id(text)
+    return which_job.find(connect, text, form="write 41, or 41_7 for a task of an array")
+
+
+_ID = QuantityParam("ID", _id)
+job_id = click.argument("job_id", metavar="[ID]", required=False, type=_ID, callback=_or_latest)
 escape_option = click.option(
     "--escape", default="~", show_default=True, help="First character of escapes, or none.",
     type=QuantityParam("SIGN", lambda text: _job_line().read_sign(text)),
@@ -251,8 +252,9 @@ class KnowingOthers(click.Command):
 _HEADINGS = {option.key: option.heading for option in OPTIONS}
 
 
-class GroupedHelp(KnowingOthers):
-    """A command whose help lists the options for demand and start conditions under headings."""
+class JobCommand(KnowingOthers):
+    """A command whose words `submission.job_line` reads; here are its help, which lists the options
+    for demand and start conditions under headings, and its completion."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {
@@ -272,10 +274,6 @@ class GroupedHelp(KnowingOthers):
                 continue
             with formatter.section(title):
                 formatter.write_dl([(f"{name:<{width}}", text) for name, text in records])
-
-
-class JobCommand(GroupedHelp):
-    """A command whose words `submission.job_line` reads; here are its help and completion."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if ctx.resilient_parsing:

@@ -554,9 +554,11 @@ class Result:
 
 
 def of_each(
-    ids: Iterable[V], ask: Callable[[V], Reply], show: Callable[[Reply], None],
+    ids: Iterable[V],
+    ask: Callable[[V], Reply],
+    show: Callable[[Reply], None],
     view: Callable[[Reply], object],
-) -> Result:  # fmt: skip
+) -> Result:
     """Return the result of a verb about one job, or about each of several: with a blank line
     between them, or as the list `jobs`."""
     replies = [ask(each) for each in ids]
@@ -567,12 +569,11 @@ def of_each(
                 tell("")
             show(reply)
 
-    return Result(
-        show=show_all,
-        view=lambda: (
-            view(replies[0]) if len(replies) == 1 else {"jobs": [view(each) for each in replies]}
-        ),
-    )
+    def view_all() -> object:
+        views = [view(each) for each in replies]
+        return views[0] if len(views) == 1 else {"jobs": views}
+
+    return Result(show_all, view_all)
 
 
 @dataclass(frozen=True)

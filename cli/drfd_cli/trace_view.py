@@ -14,6 +14,7 @@ from drfd.sim.metrics import SIZES, View, measure
 from drfd.sim.workload import Workload
 from drfd_cli import output
 from drfd_cli.output import Column, counted
+from drfd_cli.tables.columns import as_text, at
 from drfd_cli.tables.layout import print_items, print_rows, right
 
 #: Most lines or jobs left out that are named; all are counted.
@@ -149,7 +150,7 @@ def _print_users(runs: list[View]) -> None:
     leaves = sorted(users, key=lambda leaf: (-users[leaf]["wait_s"]["mean"], leaf))
     columns = [
         Column("USER", _name),
-        right("JOBS", lambda leaf: _count(users[leaf]["jobs"]), is_fixed=True),
+        right("JOBS", as_text(at("jobs", users.get), _count), is_fixed=True),
         *(column for run in runs for column in _columns_of(run)),
     ]
     print_items(columns, leaves[:_MOST_USERS])
@@ -159,22 +160,11 @@ def _print_users(runs: list[View]) -> None:
 
 
 def _columns_of(run: View) -> list[Column]:
-    def of(title: str, show: Callable[[View], str], is_fixed: bool = True) -> Column:
-        users = run["users"]
-        return right(title, lambda leaf: show(users[leaf]) if leaf in users else "-",
-                     is_fixed=is_fixed)  # fmt: skip
-
-    def kept(user: View) -> str:
-        return "-" if user["promise_kept"] is None else _percent(user["promise_kept"])
-
+    user = run["users"].get
     return [
-        of(
-            f"{run['label']}: WAIT",
-            lambda user: show_duration(user["wait_s"]["mean"]),
-            is_fixed=False,
-        ),
-        of("KEPT", kept),
-        of("SHARE", lambda user: _percent(user["share"])),
+        right(f"{run['label']}: WAIT", as_text(at("mean", at("wait_s", user)), show_duration)),
+        right("KEPT", as_text(at("promise_kept", user), _percent), is_fixed=True),
+        right("SHARE", as_text(at("share", user), _percent), is_fixed=True),
     ]
 
 

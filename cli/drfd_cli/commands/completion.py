@@ -80,6 +80,15 @@ def _items(
     ]
 
 
+def _variables(ctx: click.Context) -> Iterable[str]:
+    return sorted(os.environ)
+
+
+def _of_daemon(key: str, ctx: click.Context) -> Iterable[str]:
+    found: Iterable[str] = _recent(ctx)[key]
+    return found
+
+
 def _words(
     values: Callable[[click.Context], Iterable[str]], ctx: click.Context, incomplete: str
 ) -> Offered:
@@ -155,10 +164,15 @@ def verbs(texts: Mapping[str, str], ctx: click.Context, incomplete: str) -> list
 
 
 _VALUES: dict[str, Callable[[click.Context], Iterable[str]]] = {
-    "name": _names, "pool": lambda ctx: _recent(ctx)["pools"], "preset": _presets,
-    "user": lambda ctx: _recent(ctx)["users"], "gres": lambda ctx: _recent(ctx)["gres"],
-    "signal": _signals, "number": _signals, "export": lambda ctx: sorted(os.environ),
-}  # fmt: skip
+    "name": _names,
+    "pool": partial(_of_daemon, "pools"),
+    "user": partial(_of_daemon, "users"),
+    "gres": partial(_of_daemon, "gres"),
+    "preset": _presets,
+    "signal": _signals,
+    "number": _signals,
+    "export": _variables,
+}
 
 
 #: Loads completions from PLACES by itself, where it is there.

@@ -22,7 +22,7 @@ from drfd.common.errors import Refused
 from drfd.linux import syscalls
 from drfd.payload.signature import exec_digest, proof_of
 from drfd_cli import output, which_job
-from drfd_cli.options import GroupedHelp, connect, job_id
+from drfd_cli.options import KnowingOthers, connect, job_id
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import JobView
@@ -35,7 +35,7 @@ _BELOW_MANAGER = "DRF_EXEC_BELOW_MANAGER"
 _IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
-class _ExecCommand(GroupedHelp):
+class _ExecCommand(KnowingOthers):
     """The verb, which takes `drf exec -- CMD` for the latest running job."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

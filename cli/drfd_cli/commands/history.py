@@ -17,6 +17,7 @@ from drfd_cli.output import Column, Result
 from drfd_cli.tables.columns import (
     AMOUNTS,
     PAST_JOBS,
+    as_text,
     at,
     by_key,
     column,
@@ -24,7 +25,6 @@ from drfd_cli.tables.columns import (
     field,
     percent,
     picked,
-    text,
 )
 from drfd_cli.tables.layout import print_items, right
 
@@ -174,7 +174,7 @@ def _advice(row: Mapping[str, Any]) -> str | None:
 
 
 def _efficiency(title: str, axis: str, key: str) -> Column:
-    return right(title, text(at("efficiency", axis), percent), f"{key}_percent")
+    return right(title, as_text(at("efficiency", axis), percent), f"{key}_percent")
 
 
 def _parts(axis: str) -> list[Column]:
@@ -197,19 +197,21 @@ REPORT = by_key(
     *_parts(_GPU),
     *map(field, (_GPU_PEAK, _GPU_SINGLE_PEAK, _BEYOND)),
     # For people.
-    right("CORE-H", text(_booked_us, _core_hours), "core_hours", is_fixed=True),
-    right("BEYOND", text(at(_BEYOND), _core_hours), "beyond"),
-    right("WASTED", text(_wasted_us, _core_hours), "wasted"),
+    right("CORE-H", as_text(_booked_us, _core_hours), "core_hours", is_fixed=True),
+    right("BEYOND", as_text(at(_BEYOND), _core_hours), "beyond"),
+    right("WASTED", as_text(_wasted_us, _core_hours), "wasted"),
     _efficiency("CPU%", "cores", "cpu"),
-    right("MEM", text(at("demand_max"), show_size), "memory", is_fixed=True),
-    right("PEAK", text(_peak, show_size), "peak", is_fixed=True),
+    right("MEM", as_text(at("demand_max"), show_size), "memory", is_fixed=True),
+    right("PEAK", as_text(_peak, show_size), "peak", is_fixed=True),
     _efficiency("MEM%", "memory", "memory"),
     *(_efficiency(f"{what.upper()}%", what, what) for what in (*_DISK, _GPU)),
-    right("GPU MEM", text(_gpu_peak, show_size), "gpu_memory"),
+    right("GPU MEM", as_text(_gpu_peak, show_size), "gpu_memory"),
     right("THROTTLED", _throttled, "throttled", rank=1),
-    *(Column(head, partial(_bar, kind), f"curve_{kind}", is_fixed=True, rank=2)
-      for kind, head in _CURVES.items()),
-)  # fmt: skip
+    *(
+        Column(head, partial(_bar, kind), f"curve_{kind}", is_fixed=True, rank=2)
+        for kind, head in _CURVES.items()
+    ),
+)
 
 
 @click.command("report")

@@ -22,7 +22,7 @@ from drfd.common.units import Range, show_duration, show_need, show_size
 from drfd.linux.sealed import receive
 from drfd.linux.unix_sockets import connect_in_line, peer_of, without_limits
 from drfd_cli import output
-from drfd_cli.options import GroupedHelp, JobCommand, connect, escape_option, job_id, job_options
+from drfd_cli.options import JobCommand, KnowingOthers, connect, escape_option, job_id, job_options
 from drfd_cli.submission import job_line, sending
 from drfd_cli.submission.job_line import JobLine
 from drfd_cli.terminal.attached import Attachment, is_interactive
@@ -142,7 +142,7 @@ _ENDING = frozenset((signal.SIGHUP, signal.SIGTERM, signal.SIGINT))
 _ANSWER_S = 10
 
 
-@click.command("attach", cls=GroupedHelp)
+@click.command("attach", cls=KnowingOthers)
 @escape_option
 @job_id
 def attach(job_id: Ref, escape: str) -> int:

@@ -143,9 +143,8 @@ def command(**given: Any) -> Result:
         raise click.UsageError(f"say what to change: {options}{hint}")
     if chosen["ids"] and chosen["name"] is not None and "name" not in asked:
         raise click.UsageError("-n selects jobs and cannot narrow ids; --rename changes a name")
-    if asked.get("group") and (list(asked), time) == (["group"], None) and not chosen["ids"] and (
-        not filters_in(chosen)
-    ):  # fmt: skip
+    has_jobs = chosen["ids"] or filters_in(chosen)
+    if asked.get("group") and (list(asked), time) == (["group"], None) and not has_jobs:
         # The limit belongs to each job that names it, and running jobs keep theirs.
         chosen.update(group=asked["group"].partition("%")[0], states=output.WAITING)
     refine = None if time is None else partial(new_limit, *time, chosen["yes"])

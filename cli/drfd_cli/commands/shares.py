@@ -13,6 +13,7 @@ from drfd_cli import output
 from drfd_cli.options import colour_option, connect, prints_result
 from drfd_cli.output import Column, Result
 from drfd_cli.tables.columns import (
+    as_text,
     at,
     by_key,
     column,
@@ -21,7 +22,6 @@ from drfd_cli.tables.columns import (
     pair,
     percent,
     picked,
-    text,
 )
 from drfd_cli.tables.layout import print_items, right
 
@@ -54,21 +54,21 @@ POOLS = by_key(
     field("dominant_share", "SHARE", percent, is_right=True, is_fixed=True),
     field("dominant_resource", "DOMINANT", rank=2),
     field("satisfaction", "SATISFIED", percent, is_right=True),
-    right("CORES", text(at("usage"), output.show_cores_of), "cores", at("cores", "usage"),
+    right("CORES", as_text(at("usage"), output.show_cores_of), "cores", at("cores", "usage"),
           is_fixed=True),
     field("memory", "MEM", show_size, of="usage", is_right=True, is_fixed=True),
     *(field(name, show=show_size, of="usage", is_right=True) for name in ("read", "write")),
     field("running", "RUN", is_right=True),
     field("pending", "WAIT", is_right=True),
-    Column("GRES", text(at("gres", "usage"), output.show_gres), "gres",
-           text(at("gres", "usage"), counts), rank=1),
+    Column("GRES", as_text(at("gres", "usage"), output.show_gres), "gres",
+           as_text(at("gres", "usage"), counts), rank=1),
     field("debt_owed_hours", show=show_share_hours, name="owed_hours", of="debt", is_right=True),
     field("debt_allowed_hours", show=show_share_hours, name="allowed_hours", of="debt",
           is_right=True),
     # For people.
-    right("WEIGHT", text(at("weight"), weight_words), "weight", rank=4, is_fixed=True),
-    right("IO R/W", text(at("usage"), output.show_io), "io", rank=3),
-    right("DEBT", text(at("debt"), _debt), "debt", rank=-1),
+    right("WEIGHT", as_text(at("weight"), weight_words), "weight", rank=4, is_fixed=True),
+    right("IO R/W", as_text(at("usage"), output.show_io), "io", rank=3),
+    right("DEBT", as_text(at("debt"), _debt), "debt", rank=-1),
 )  # fmt: skip
 _SHOWN = (
     *("path", "weight", "entitlement", "dominant_share", "dominant_resource", "satisfaction"),
@@ -126,7 +126,7 @@ def _features(node: MachineView) -> str:
 
 def _held_of(name: str, show: Callable[[Any], str]) -> Callable[[MachineView], str]:
     """Return the function that shows what is allocated and what there is: "4/16"."""
-    return pair(text(at(name, "allocated"), show), text(at(name, "capacity"), show))
+    return pair(as_text(at(name, "allocated"), show), as_text(at(name, "capacity"), show))
 
 
 def _gres(node: MachineView) -> str:

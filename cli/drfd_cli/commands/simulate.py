@@ -41,7 +41,12 @@ def _of(module: str, name: str) -> Any:
     return getattr(import_module(f"drfd.{module}"), name)
 
 
-_CAPACITY = QuantityParam("AMOUNTS", lambda text: _of("sim.machine", "parse_capacity")(text))
+def _read_by(metavar: str, module: str, name: str) -> QuantityParam:
+    return QuantityParam(metavar, lambda text: _of(module, name)(text))
+
+
+_CAPACITY = _read_by("AMOUNTS", "sim.machine", "parse_capacity")
+_HABITS = _read_by("HABITS", "sim.synthetic_workloads", "parse_mix")
 
 
 def _words(what: str, module: str, name: str, text: str) -> list[str]:
@@ -66,9 +71,7 @@ def _weight(text: str) -> tuple[str, Fraction]:
 
 @click.command("trace")
 @click.argument("source", metavar="[TRACE]", required=False)
-@click.option(
-    "--capacity", type=_CAPACITY, help="The machine, see above."
-)  # fmt: skip
+@click.option("--capacity", type=_CAPACITY, help="The machine, see above.")
 @click.option("--policy", "policies", default="drf,fifo,easy",
               type=QuantityParam("NAMES", partial(
                   _words, "policy", "core.scheduling.policies", "POLICIES"
@@ -275,10 +278,7 @@ class _Progress:
 @click.option("--capacity", type=_CAPACITY, show_default=True,
               default="cores=64,memory=256G,read=2G,write=1G",
               help="The machine that the jobs are made for.")  # fmt: skip
-@click.option("--mix", default=None, metavar="HABITS",
-              type=QuantityParam("HABITS", lambda text: (
-                  _of("sim.synthetic_workloads", "parse_mix")(text)
-              )),
+@click.option("--mix", default=None, metavar="HABITS", type=_HABITS,
               help="How many users do what: cpu=4,memory=3,balanced=4,io=2,big=1.")  # fmt: skip
 @click.option("--burst", type=click.FloatRange(1, 10_000), default=5.0, show_default=True,
               help="Jobs that a user sends at once, on average.")  # fmt: skip

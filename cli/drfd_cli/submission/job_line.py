@@ -32,9 +32,13 @@ _SUBMIT, _RUN, _BOTH = ("submit",), ("run",), ("submit", "run")
 
 
 def _control(
-    names: str, about: str, verbs: Sequence[str], kind: str = "flag", metavar: str = "",
+    names: str,
+    about: str,
+    verbs: Sequence[str],
+    kind: str = "flag",
+    metavar: str = "",
     key: str = "",
-) -> Option:  # fmt: skip
+) -> Option:
     """Return an option that is no property of a job; its usual key is its long name."""
     key = key or names.rpartition("--")[2].replace("-", "_")
     return Option(names, key, kind, "", metavar, about, OTHERS, verbs)

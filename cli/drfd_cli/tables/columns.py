@@ -59,7 +59,7 @@ def at(name: str, of: Of = None) -> Callable[[Any], Any]:
     return value
 
 
-def text(value: Callable[[Any], Any], show: Callable[[Any], object]) -> Callable[[Any], object]:
+def as_text(value: Callable[[Any], Any], show: Callable[[Any], object]) -> Callable[[Any], object]:
     """Return the function that returns a value of a view as people see it; None if there is
     none."""
 
@@ -96,7 +96,7 @@ def column(
     **more: Any,
 ) -> Column:
     """Return a column with a value for programs, which people see as `show` returns it."""
-    return Column(title, text(value, show), key, value, **more)
+    return Column(title, as_text(value, show), key, value, **more)
 
 
 def by_key(*columns: Column) -> Columns:
@@ -165,7 +165,7 @@ def _mean_cores(job: JobView) -> str:
 
 
 def _size(name: str, of: Of) -> Callable[[Any], object]:
-    return text(at(name, of), show_size)
+    return as_text(at(name, of), show_size)
 
 
 def _runs(job: JobView) -> int:
@@ -221,7 +221,7 @@ JOBS = by_key(
     # For people: several values, or how the time goes.
     Column("IO R/W", lambda job: output.show_io(job["demand"]), "io", is_right=True, rank=5),
     Column("TIME", output.show_elapsed, "time", is_right=True),
-    Column("EXIT", text(output.exit_words, str), "exit"),
+    Column("EXIT", as_text(output.exit_words, str), "exit"),
     Column("NAME", lambda job: output.named(job, _NAME, always=True), "command", least=_LEAST_NAME),
 )  # fmt: skip
 #: What is known of the use of an ended job, and how it is shown.
@@ -254,7 +254,7 @@ PAST_JOBS: Columns = {
             for name in ("wall_seconds", "suspended_seconds", "cpu_seconds")
         ),
         # For people, use beside demand.
-        Column("ENDED", text(at("ended_at"), _ended), "ended"),
+        Column("ENDED", as_text(at("ended_at"), _ended), "ended"),
         Column("TIME", _ran, "ran", is_right=True),
         Column("CORES", _mean_cores, "cores_used", is_right=True),
         Column("MEM", pair(_size("memory_peak", used), _size("memory", "demand")), "memory_used",

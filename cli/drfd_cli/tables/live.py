@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from drfd.common.units import show_duration, show_size, utc_time
 from drfd_cli.output import Column, Columns, run_s
-from drfd_cli.tables.columns import AMOUNTS, JOBS, at, by_key, column, text
+from drfd_cli.tables.columns import AMOUNTS, JOBS, as_text, at, by_key, column
 from drfd_cli.tables.layout import Painted, right
 
 if TYPE_CHECKING:
@@ -169,10 +169,10 @@ def live_columns(at_s: float) -> Columns:
     return by_key(
         *own,
         Column("", at("label"), "label", least=11),
-        Column("NAME", text(at("name"), partial(Painted, style="title")), "name", least=10,
+        Column("NAME", as_text(at("name"), partial(Painted, style="title")), "name", least=10,
                most=40),
         replace(JOBS["pool"], least=14),
-        right("CORES", text(at("cores", "demand"), partial(show_declared, "cores")), "cores",
+        right("CORES", as_text(at("cores", "demand"), partial(show_declared, "cores")), "cores",
               least=5),
         replace(JOBS["memory"], least=5, rank=0),
         replace(JOBS["io"], least=9),
@@ -186,15 +186,15 @@ def live_columns(at_s: float) -> Columns:
         ),
         right("GPU", _gpu, "gpu_now", least=10, rank=2),
         right("TIME", partial(_spent, at_s), "spent", least=13),
-        right("START", text(at("expected_start_at"), partial(_start, at_s)), "start", least=6),
+        right("START", as_text(at("expected_start_at"), partial(_start, at_s)), "start", least=6),
         Column("EXPECTED START", _expected, "expected_start", least=16),
         Column("WAITS FOR", _waits_for, "waits_for", least=15, most=18),
         right("NEEDS", partial(_amount, "needed"), "needed", least=5, rank=2),
         right("FREE", partial(_amount, "free"), "free", least=5, rank=1),
         Column("BLOCKED BY", at("blocked_by", _evidence), "blocked_by", least=14, most=26, rank=3),
-        right("UNTIL", text(at("until", _evidence), partial(_until, at_s)), "until", least=6,
+        right("UNTIL", as_text(at("until", _evidence), partial(_until, at_s)), "until", least=6,
               rank=4),
         Column("OUTCOME", _outcome, "outcome", least=14),
         right("RAN", partial(_ran, at_s), "ran", least=7),
-        right("ENDED", text(at("ended_at"), partial(_ago, at_s)), "ended_ago", least=12),
+        right("ENDED", as_text(at("ended_at"), partial(_ago, at_s)), "ended_ago", least=12),
     )  # fmt: skip
