@@ -20,7 +20,7 @@ import pytest
 
 from drfd.client.connection import Connection
 from drfd.common.errors import DrfdError, Refused
-from instance import CONFIG, Instance, resident_bytes, wait_for
+from instance import CONFIG, Instance, is_alive, resident_bytes, status_of, wait_for
 
 #: Asks on many connections at once, again as soon as it is answered, until it is killed.
 FLOOD = """
@@ -501,6 +501,35 @@ def test_a_debugger_outside_keeps_no_job_beyond_its_time(instance, users, homes,
             tracer.kill()
             tracer.communicate()
     goes_on(instance, users[1], homes[1])
+
+
+def test_a_debugger_outside_keeps_no_zombie_of_a_namespace(instance, users, homes):
+    """The namespace's first process waited for it, in no cgroup and beyond the job's end."""
+    attacker = users[0]
+    who = {"user": attacker.pw_uid, "group": attacker.pw_gid, "extra_groups": []}
+    words = ("unshare", "--user", "--map-root-user", "--pid", "--fork")
+    if subprocess.run([*words, "true"], **who, check=False).returncode:
+        pytest.skip("users may not make a namespace here")
+    job = instance.running(
+        *("-o", "out", "--", *words, "sh", "-c", "sleep 600 & echo; wait"),
+        user=attacker.pw_uid,
+        cwd=homes[0],
+    )
+    wait_for("the namespace", lambda: (homes[0] / "out").read_text())
+    (place, *_) = instance.cgroups()
+    *_, first, traced = (Path(place) / "cgroup.procs").read_text().split()
+    assert status_of(int(first))["NSpid"].split()[1:] == ["1"]
+    tracer = subprocess.Popen([PYTHON, "-c", TRACE, traced, "0"], **who, stdout=subprocess.PIPE)
+    try:
+        assert tracer.stdout is not None
+        assert tracer.stdout.readline() == b"traced\n"
+        instance.drf("cancel", job["id"])
+        assert instance.wait_end(job["id"])["state"] == "CANCELLED"
+        assert tracer.wait(60) == -signal.SIGKILL
+        wait_for("the end of the namespace", lambda: not is_alive(int(first)))
+    finally:
+        tracer.kill()
+        tracer.communicate()
 
 
 #: Tries to get out of its cgroups, and to give itself more; then starts what would outlive it.

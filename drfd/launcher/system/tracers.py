@@ -34,7 +34,7 @@ def end_tracers(pids: Iterable[int], uid: int, name: str) -> int:
     user's subordinate uids. Users have many threads and long chains of
     tracers, so this may take seconds."""
     seen: set[int] = set()
-    ended, front = 0, [*pids]
+    ended, front = 0, [*_with_descendants(pids)]
     while front:
         for thread in process.threads(front.pop()):
             tracer = process.tracer(thread)
@@ -46,6 +46,19 @@ def end_tracers(pids: Iterable[int], uid: int, name: str) -> int:
                 # It may be traced itself.
                 front.append(tracer)
     return ended
+
+
+def _with_descendants(pids: Iterable[int]) -> dict[int, None]:
+    """Return these processes and all that descend from them. The first process of a pid namespace
+    waits, when it is killed, for its zombies (pid_namespaces(7)), and is in no cgroup then."""
+    found = dict.fromkeys(pids)
+    front = [*found]
+    while front:
+        for thread in process.threads(front.pop()):
+            new = [pid for pid in process.children(thread) if pid not in found]
+            found.update(dict.fromkeys(new))
+            front += new
+    return found
 
 
 def _end(tracer: int, traced: int, uid: int, name: str) -> bool:
