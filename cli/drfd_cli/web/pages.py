@@ -14,13 +14,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import closing
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 
 from drfd.client.words import parse_id
 from drfd.common.errors import DrfdError, NotPermitted, Refused, Unavailable
@@ -48,16 +48,8 @@ _MOST_ASKED = 40
 _TAIL_BYTES, _TAIL_LINES = 1 << 16, 300
 #: Ended jobs in a reply.
 _ENDED = 50
-#: The files of the page, and their kinds.
-FILES = {
-    "": ("page.html", "text/html"),
-    "page.css": ("page.css", "text/css"),
-    "page.js": ("page.js", "text/javascript"),
-    "draw.js": ("draw.js", "text/javascript"),
-    "icon.svg": ("icon.svg", "image/svg+xml"),
-}
-
-
+#: The directory of the page's files.
+_STATIC = Path(__file__).with_name("static")
 #: The columns of each table of jobs, by the keys of `live_columns` and of `drf history`; those that
 #: the user wants stand before the last one.
 _TABLES = {
@@ -226,10 +218,10 @@ def application(place: str, connection: Connection, feed: Feed) -> Starlette:
             Mount(
                 f"/{place}",
                 routes=[
-                    *(Route(f"/{name}", _file) for name in FILES),
                     Route("/events", stream),
                     Route("/history", history),
                     Route("/jobs/{ref}", job),
+                    Mount("/", StaticFiles(directory=_STATIC, html=True)),
                 ],
             )
         ]
@@ -250,18 +242,6 @@ def _begin(work: Callable[[], Response]) -> Future[Response]:
     done.set_running_or_notify_cancel()
     threading.Thread(target=run, daemon=True).start()
     return done
-
-
-async def _file(request: Request) -> Response:
-    name = request.url.path.rpartition("/")[2]
-    data, kind = _load(name)
-    return Response(data, media_type=kind)
-
-
-@cache
-def _load(name: str) -> tuple[bytes, str]:
-    file, kind = FILES[name]
-    return Path(__file__).with_name(file).read_bytes(), kind
 
 
 def _job(asked: Connection, text: str, *, has_why: bool) -> dict[str, object]:
