@@ -12,6 +12,7 @@ import resource
 import signal
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import click
@@ -154,8 +155,8 @@ def _namespaces(pid: int | str) -> list[str]:
 def _become_like(pid: int) -> dict[bytes, bytes]:
     """Take over directory, umask, priority, CPUs and resource limits of a process, as far as one
     may, and that it gains no rights. Returns its environment. Raises OSError."""
-    with open(f"/proc/{pid}/environ", "rb") as file:
-        env = dict(each.split(b"=", 1) for each in file.read().split(b"\0") if b"=" in each)
+    variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    env = dict(each.split(b"=", 1) for each in variables if b"=" in each)
     if os.isatty(0):
         env |= {name: os.environb[name] for name in _OF_TERMINAL if name in os.environb}
     os.chdir(f"/proc/{pid}/cwd")
@@ -176,5 +177,4 @@ def _become_like(pid: int) -> dict[bytes, bytes]:
 
 
 def _read(pid: int | str, name: str) -> str:
-    with open(f"/proc/{pid}/{name}", errors="surrogateescape") as file:
-        return file.read()
+    return Path(f"/proc/{pid}/{name}").read_text(errors="surrogateescape")

@@ -235,11 +235,9 @@ class Reattachment(Attachment):
         to be cancelled."""
         assert self._keeper is not None
         said = b""
-        try:
+        # One that was killed says nothing.
+        with suppress(OSError):
             said = self._keeper.recv(MESSAGE_BYTES)
-        except OSError:
-            # As if it had said nothing.
-            pass
         if said == TAKEN:
             self._leave(f"job {self._job_id} is attached to another terminal now")
         self._keeper.close()
@@ -256,11 +254,9 @@ class Reattachment(Attachment):
     def _tell(self, message: bytes) -> None:
         if self._keeper is None:
             return
-        try:
+        # It may have been killed.
+        with suppress(OSError):
             self._keeper.send(message, socket.MSG_NOSIGNAL)
-        except OSError:
-            # It has been killed.
-            pass
 
     def _goes_on(self) -> str:
         return f"job {self._job_id} goes on; drf attach {self._job_id} returns"

@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -372,8 +373,7 @@ def _write(words: list[str], found: Found) -> None:
     if name == "-":
         click.echo(data, nl=False)
         return
-    with open(name, "wb") as file:
-        file.write(data)
+    Path(name).write_bytes(data)
     click.echo(f"batch script for job {ref} written to {name}")
 
 

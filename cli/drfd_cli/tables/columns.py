@@ -38,12 +38,6 @@ def _rate(amount: float) -> str:
     return f"{show_size(amount)}/s"
 
 
-#: How the amounts of the demand are shown.
-_SHOWN: Mapping[str, Callable[[float], str]] = {
-    "cores": number, "memory": show_size, "read": _rate, "write": _rate,
-}  # fmt: skip
-
-
 #: An object in a view, by its key or by a function.
 Of = str | Callable[[Any], Any] | None
 

@@ -211,11 +211,9 @@ class TerminalKeeper:
     def _send_away(self, visitor: _socket.socket) -> None:
         """Take the terminal from a visitor, who says what it has seen unless it stands still."""
         limit_waits(visitor, _ANSWER_S)
-        try:
+        # It may have just gone.
+        with suppress(OSError):
             visitor.send(TAKEN, _socket.MSG_NOSIGNAL)
-        except OSError:
-            # It has just gone.
-            pass
         self._hear(visitor)
 
     def _hear(self, visitor: _socket.socket) -> None:

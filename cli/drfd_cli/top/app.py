@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -78,11 +78,9 @@ class AlternateScreen:
     def leave(self) -> None:
         if self._is_entered:
             self._is_entered = False
-            try:
+            # The terminal may have been closed.
+            with suppress(OSError):
                 self._write(LEAVE_SCREEN)
-            except OSError:
-                # The terminal has been closed.
-                pass
         self.terminal.restore()
 
     def forget(self) -> None:
@@ -285,11 +283,9 @@ class App:
     # -- signals --------------------------------------------------------------------------------
 
     def _wake(self) -> None:
-        try:
+        # If the pipe is full, the screen wakes up anyway.
+        with suppress(BlockingIOError):
             os.write(self._waker, b"\0")
-        except BlockingIOError:
-            # The pipe is full, so the screen wakes up anyway.
-            pass
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -313,10 +309,8 @@ class App:
             self._is_continued = True
 
     def _take_signals(self) -> None:
-        try:
+        with suppress(BlockingIOError):
             os.read(self._woken, 4096)
-        except BlockingIOError:
-            pass
         if self._is_stopped:
             self._stop()
         elif self._is_continued:

@@ -96,7 +96,7 @@ _WAITING, _RUNNING, _ENDING = (
     ("RUNNING", "SUSPENDED"),
     ("STOPPING", "CLEANING"),
 )
-_MAIN, _JOB, _EVERY = (Page.MAIN,), (Page.JOB,), tuple(Page)
+_MAIN, _JOB = (Page.MAIN,), (Page.JOB,)
 
 
 @dataclass(frozen=True)

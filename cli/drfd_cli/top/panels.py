@@ -41,11 +41,12 @@ from drfd_cli.top.paint import (
     width_of,
     wrap,
 )
-from drfd_cli.top.state import State, TopPanel, leaf_of, leaves
+from drfd_cli.top.state import TopPanel, leaf_of, leaves
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import GpuView, MachineView, SnapshotNode, SnapshotRow, SnapshotView
     from drfd_cli.top.state import TreeRow
+    from drfd_cli.top.view import Scene
 
 # -- the machine ---------------------------------------------------------------------------------
 
@@ -102,19 +103,16 @@ def _letters(paths: tuple[str, ...]) -> Mapping[str, str]:
     return found
 
 
-def header(
-    snapshot: SnapshotView, theme: Theme, columns: int, *, now_s: float, trouble: str,
-    most_each: int,
-) -> list[Line]:  # fmt: skip
-    """Return the lines about the machine. `trouble` says why the figures are outdated, and there
-    are at most `most_each` lines about single nodes, and about single GPUs."""
-    room = max(8, columns - _LABEL_WIDTH - 3 - _FIGURES_WIDTH)
+def header(scene: Scene, theme: Theme, columns: int, *, most_each: int) -> list[Line]:
+    """Return the lines about the machine, of which at most `most_each` are about single nodes, and
+    as many about single GPUs."""
+    snapshot, room = scene.snapshot, max(8, columns - _LABEL_WIDTH - 3 - _FIGURES_WIDTH)
     marks = leaf_marks(snapshot["nodes"])
-    if trouble:
-        first = first_line(snapshot, theme, columns, now_s=now_s, trouble=trouble)
+    if scene.trouble:
+        first = first_line(scene, theme, columns)
     else:
-        first = first_line(snapshot, theme, columns - _FIGURES_WIDTH, now_s=now_s, trouble="")
-        first = [*first, *_figures(tuple(_FIGURES), theme, "dim", "dim")]
+        first = first_line(scene, theme, columns - _FIGURES_WIDTH)
+        first += _figures(tuple(_FIGURES), theme, "dim", "dim")
     nodes = [
         _node_meter(node, theme, room)
         for node in sorted(snapshot.get("machines", ()), key=lambda each: each["state"] == "up")
@@ -258,11 +256,10 @@ def _amount(amounts: Mapping[str, Any], name: str) -> float:
     return amount if isinstance(amount, int | float) else 0.0
 
 
-def first_line(
-    snapshot: SnapshotView, theme: Theme, columns: int, *, now_s: float, trouble: str
-) -> Line:
+def first_line(scene: Scene, theme: Theme, columns: int) -> Line:
     """Return the line with the host, the time, and notices."""
-    clock = time.strftime("%H:%M:%S", time.localtime(now_s))
+    snapshot, trouble = scene.snapshot, scene.trouble
+    clock = time.strftime("%H:%M:%S", time.localtime(scene.now_s))
     line = [
         Segment(f" {fit(snapshot['host'], 24).rstrip()} ", theme["title"]),
         Segment(f" {clock} "),
@@ -468,12 +465,11 @@ _NOBODY = Painted(" ", "plain")
 
 
 def tree_table(
-    rows: list[TreeRow], marks: dict[str, Painted], theme: Theme, columns: int, *,
-    user: str, state: State,
-) -> PanelTable:  # fmt: skip
-    """Return the panel of the fair-share tree, in which the row of `user` is highlighted."""
-    below, order = state.row_filter.below, state.order(TopPanel.TREE)
-    own = leaf_path("root", user).removeprefix("root.")
+    scene: Scene, rows: list[TreeRow], marks: dict[str, Painted], theme: Theme, columns: int
+) -> PanelTable:
+    """Return the panel of the fair-share tree, in which the user's own row is highlighted."""
+    below, order = scene.state.row_filter.below, scene.state.order(TopPanel.TREE)
+    own = leaf_path("root", scene.snapshot["user"]).removeprefix("root.")
     most = max((max(row["dominant_share"], row["entitlement"]) for row in rows), default=1.0)
     scale = next((each for each in _SCALES if each >= most), 1.0)
 

@@ -134,12 +134,11 @@ def scrolled(scene: Scene, size: Size, theme: Theme) -> State:
 
 
 def _top(scene: Scene, size: Size, theme: Theme) -> list[Line]:
-    snapshot, columns, now_s = scene.snapshot, size.columns, scene.now_s
     if scene.state.page is not Page.MAIN and size.rows < _ROOMY:
-        return [first_line(snapshot, theme, columns, now_s=now_s, trouble=scene.trouble)]
+        return [first_line(scene, theme, size.columns)]
     # The lists below keep most of the screen.
     most = max(0, size.rows - LEAST_ROWS) // 4
-    return header(snapshot, theme, columns, now_s=now_s, trouble=scene.trouble, most_each=most)
+    return header(scene, theme, size.columns, most_each=most)
 
 
 def _page(scene: Scene, columns: int, room: int, theme: Theme) -> list[Line]:
@@ -151,9 +150,7 @@ def _page(scene: Scene, columns: int, room: int, theme: Theme) -> list[Line]:
 def whole(scene: Scene, columns: int, theme: Theme) -> list[Line]:
     """Return the main page as it is printed: as many lines as needed, without the line of keys."""
     columns = max(LEAST_COLUMNS, columns)
-    lines = header(
-        scene.snapshot, theme, columns, now_s=scene.now_s, trouble="", most_each=_MOST_PRINTED
-    )
+    lines = header(scene, theme, columns, most_each=_MOST_PRINTED)
     listed = scene.lists()
     for table in _tables(scene, listed, columns, columns, theme).values():
         height = min(table.height, _MOST_PRINTED + 1)
@@ -233,11 +230,7 @@ def _tables(
     if snapshot["pending_more"] and not state.row_filter.only_mine:
         more = f"… and {snapshot['pending_more']:,} more rows"
         more += ", which are not searched" if is_filtered else ""
-    tables = {
-        TopPanel.TREE: tree_table(
-            rows[TopPanel.TREE], marks, theme, left, user=snapshot["user"], state=state
-        )
-    }
+    tables = {TopPanel.TREE: tree_table(scene, rows[TopPanel.TREE], marks, theme, left)}
     for panel, words in titles.items():
         found = f" ({len(rows[panel]):,} shown)" if is_filtered else ""
         by = f" by {state.order(panel)}" if state.sorted_by.get(panel) else ""
