@@ -163,6 +163,13 @@ def state_option(text: str) -> Callable[[F], F]:
     )  # fmt: skip
 
 
+def selection(chosen: Mapping[str, object]) -> dict[str, Any]:
+    """Return the fields of a request that choose jobs, from the values of options: those that are
+    given."""
+    given = ((name, value) for name, value in chosen.items() if value not in _NOTHING)
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in given}
+
+
 def filters_in(chosen: Mapping[str, object]) -> list[str]:
     """Return the fields other than ids by which jobs are chosen."""
     return [name for name in _FILTERS if chosen.get(name) not in _NOTHING]
@@ -339,17 +346,13 @@ def past_selection(client: Connection, **asked: Any) -> dict[str, object]:
     """Return the field `past` of a request, from the values of `past_options`. Without a user, ids
     or --all it selects the jobs of the user who asks, or all jobs if that is an administrator.
     Raises UsageError."""
-    since_s, until_s, user = asked["since"], asked["until"], asked["user"]
+    since_s, until_s, user = asked.pop("since"), asked.pop("until"), asked["user"]
+    everybody = asked.pop("everybody")
     if since_s is not None and until_s is not None and since_s >= until_s:
         raise click.UsageError("--since is not before --until")
-    if user is not None and asked["everybody"]:
+    if user is not None and everybody:
         raise click.UsageError("--user and --all exclude each other")
-    if user is None and not asked["everybody"] and not asked["ids"]:
+    if user is None and not everybody and not asked["ids"]:
         me = client.request("hello")
         user = None if me["admin"] else me["user"]
-    past = {
-        "ids": list(asked["ids"]), "user": user, "states": list(asked["states"]),
-        "name": asked["name"], "group": asked["group"], "pool": asked["pool"],
-        "since_s": since_s, "until_s": until_s,
-    }  # fmt: skip
-    return {key: value for key, value in past.items() if value not in (None, [])}
+    return selection({**asked, "user": user, "since_s": since_s, "until_s": until_s})

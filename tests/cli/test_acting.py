@@ -15,7 +15,6 @@ from drfd.common.units import clock_time
 from drfd_cli.commands import job_actions
 from drfd_cli.output import show_when
 
-NOTHING = {"ids": [], "user": None, "name": None, "states": [], "everything": False}
 AWAY = {"code": "LAUNCHER_AWAY", "text": "the launcher has been away for 12s"}
 STANDING = {
     "launcher_away_s": 12.3,
@@ -62,7 +61,7 @@ def test_a_selection_is_sent_as_it_was_said_and_choosing_nobody_is_told(drf, dae
     daemon.replies = {"cancel": {"done": [], "failed": []}}
     result = drf("cancel", *words)
     assert (result.code, result.out, result.err) == (0, "", "drf: no jobs\n")
-    assert daemon.requests == [{"op": "cancel", "select": NOTHING | chosen}]
+    assert daemon.requests == [{"op": "cancel", "select": chosen}]
     assert drf("cancel", "--json", *words).err == ""
 
 
@@ -147,7 +146,7 @@ def test_acting_says_what_was_done_and_what_was_not(drf, daemon, verb, word):
     result = drf(verb, 1, "42", 9)
     assert result.out == f"{word} job 1\n{word} job 42_[10-99]\n"
     assert (result.code, result.err) == (1, "drf: there is no job 9 (look again)\n")
-    assert daemon.requests == [{"op": verb, "select": NOTHING | {"ids": [1, 42, 9]}}]
+    assert daemon.requests == [{"op": verb, "select": {"ids": [1, 42, 9]}}]
     result = drf(verb, "--json", 1, "42", 9)
     assert json.loads(result.out) == daemon.replies[verb]
 
@@ -266,16 +265,16 @@ def limits(daemon: CannedDaemon) -> list[Any]:
         ("--group sweep 42", {"group": "sweep"}),
         # Alone it means the waiting jobs of the group itself.
         ("--group sweep%4", {"group": "sweep%4", "select": {
-            **NOTHING, "group": "sweep", "states": ["PENDING", "HELD"]}}),
+            "group": "sweep", "states": ["PENDING", "HELD"]}}),
         ("-g sweep -c 2", {"demand": {"cores_milli": 2000}, "select": {
-            **NOTHING, "group": "sweep"}}),
+            "group": "sweep"}}),
     ],
 )  # fmt: skip
 def test_set_asks_for_what_was_named_and_nothing_else(drf, daemon, live, words, changes):
     result = drf("set", *words.split())
     assert (result.code, result.out) == (0, "changed job 42\n")
     [asked] = daemon.asked("set")
-    assert asked == {"op": "set", "select": {**NOTHING, "ids": [42]}, **changes}
+    assert asked == {"op": "set", "select": {"ids": [42]}, **changes}
 
 
 @pytest.mark.parametrize(

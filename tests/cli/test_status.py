@@ -185,8 +185,7 @@ def test_a_page_is_printed_before_the_next_one_is_asked_for(drf, daemon, job):
 def test_status_asks_for_what_is_selected(drf, daemon, listed, words, select, more):
     listed()
     drf("status", *words)
-    everything = {"ids": [], "user": None, "states": []}
-    asked = {"op": "status", "select": everything | select, "ended": 0, "limit": 200}
+    asked = {"op": "status", "select": select, "ended": 0, "limit": 200}
     assert daemon.requests == [asked | more]
 
 

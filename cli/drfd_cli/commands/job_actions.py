@@ -23,6 +23,7 @@ from drfd_cli.options import (
     job_ids,
     prints_result,
     refuse_ids_with_filters,
+    selection,
     state_option,
 )
 from drfd_cli.output import Result
@@ -81,13 +82,7 @@ def act(
     prints more of the jobs for which it was done."""
     refuse_ids_with_filters(chosen)
     client = connect()
-    is_filtered = not chosen["ids"]
-    select = {
-        "ids": list(chosen["ids"]), "user": chosen["user"], "name": chosen["name"],
-        "states": list(chosen["states"]), "everything": chosen["everything"],
-    }  # fmt: skip
-    if chosen.get("group") is not None:
-        select["group"] = chosen["group"]
+    is_filtered, select = not chosen["ids"], selection(chosen)
     if not any(select.values()):
         found = which_job.latest_in(connect, output.LIVE, "waits or runs")
         if found is None:
@@ -99,7 +94,7 @@ def act(
             output.require(f"{verb} job {found}?")
         select["ids"], is_filtered = [found], False
     if not yes and sys.stdin.isatty():
-        count, others = (len(select["ids"]), 0) if select["ids"] else _count(client, select)
+        count, others = _count(client, select) if is_filtered else (len(select["ids"]), 0)
         if count > _MANY or others:
             of_others = f", {others} of other users" if others else ""
             output.require(f"{verb} {output.counted(count, 'job')}{of_others}?")

@@ -18,6 +18,7 @@ from drfd_cli.options import (
     job_ids,
     prints_result,
     refuse_ids_with_filters,
+    selection,
     state_option,
 )
 from drfd_cli.output import Result
@@ -50,12 +51,11 @@ _COLUMNS = (
 @colour_option
 def command(ids: tuple[Ref, ...], with_ended: bool, tasks: bool, **chosen: Any) -> Result:
     """The queue now: what runs, what waits, and why."""
-    refuse_ids_with_filters({"ids": ids, **chosen})
-    select = {"ids": list(ids), "user": chosen["user"], "states": list(chosen["states"])}
-    select |= {key: chosen[key] for key in ("name", "group") if chosen[key] is not None}
+    chosen["ids"] = ids
+    refuse_ids_with_filters(chosen)
     # Whoever names a state of ended jobs wants to see some.
     with_ended = with_ended or not set(chosen["states"]) <= {*output.LIVE}
-    asked = {"select": select, "ended": _RECENT if with_ended else 0}
+    asked = {"select": selection(chosen), "ended": _RECENT if with_ended else 0}
     if tasks:
         asked["tasks"] = True
     pages = connect().pages("status", **asked)
