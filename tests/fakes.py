@@ -8,6 +8,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import datetime
 from fractions import Fraction
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, structs
@@ -38,6 +39,7 @@ from drfd.core.scheduling.backfill import PassContext, make_pass_context
 from drfd.core.scheduling.policies import Plan
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import build_wait_index, start_events
+from drfd.journal import records
 from drfd.journal.submissions import Payload
 from drfd.payload.pack import encode
 
@@ -320,6 +322,18 @@ def apply_and_append(
     job = ledger.apply(event)
     journal.append(event, job, ledger.latest_array, signed)
     return job
+
+
+def all_events(journal: Journal) -> list[ev.Event]:
+    """All committed events that are in the journal, in order."""
+    db = journal._db
+    with db.reported("read"):
+        found = journal._general_events()
+        for seq, *submission in db.execute("select seq, event, spec from submissions"):
+            found.append((seq, records.decode_submission(*submission)))
+        for (events,) in db.execute("select events from jobs union all select events from arrays"):
+            found += records.decode_events(events)
+    return [event for _, event in sorted(found, key=itemgetter(0))]
 
 
 def schedule(

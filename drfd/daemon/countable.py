@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from drfd.common.errors import Refused
@@ -203,13 +203,7 @@ def _read_table(name: str, table: TomlTable) -> CountableResource:
         numbers = tuple(map(str, range(len(devices))))
         return CountableResource(name=name, instances=numbers, devices=devices)
     listed = _listed(table, "instances", name)
-    return CountableResource(
-        name=name,
-        instances=listed.instances,
-        is_auto=listed.is_auto,
-        hides_all=hide == ALL,
-        shared_bytes=shared_bytes,
-    )
+    return replace(listed, hides_all=hide == ALL, shared_bytes=shared_bytes)
 
 
 def _read_devices(value: object) -> tuple[tuple[str, ...], ...]:

@@ -113,8 +113,13 @@ def serve(options: argparse.Namespace) -> None:
         places,
         tuple(launchers),
         manager,
-        install_context(
-            owner, config_file, is_system=is_system, is_service=options.launcher is not None
+        InstallContext(
+            uid=owner,
+            config_file=config_file.absolute(),
+            is_systems=is_system,
+            is_service=options.launcher is not None,
+            has_systemd=service.has_systemd(),
+            lingers=service.lingers(owner),
         ),
         admins=frozenset({0, owner}),
         allow=frozenset(allow),
@@ -159,19 +164,6 @@ def late_changes(before: Config, now: Config) -> Iterator[str]:
         )
     elif old.slurm != new.slurm:
         yield "slurm has changed: that takes a restart of drfd and its launchers"
-
-
-def install_context(
-    uid: int, config_file: Path, *, is_system: bool, is_service: bool
-) -> InstallContext:
-    return InstallContext(
-        uid=uid,
-        config_file=config_file.absolute(),
-        is_systems=is_system,
-        is_service=is_service,
-        has_systemd=service.has_systemd(),
-        lingers=service.lingers(uid),
-    )
 
 
 def _usual_socket(options: argparse.Namespace, is_system: bool) -> Path:

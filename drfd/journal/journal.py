@@ -10,7 +10,6 @@ import hashlib
 import json
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from operator import itemgetter
 from pathlib import Path
 from typing import TypeVar
 
@@ -315,23 +314,11 @@ class Journal:
             found[job_id] = End(self.outcome(job_id) or Outcome.LOST, at_s or 0.0)
         return found
 
-    def events(self, job_id: int | None = None) -> Iterator[ev.Event]:
-        """Yield the ledger's committed events in order: those of one job or array, or all that are
-        in the journal."""
+    def events(self, job_id: int) -> list[ev.Event]:
+        """Return the committed events of a job or array in order."""
+        job = self.job(job_id)
         with self._db.reported("read"):
-            if job_id is not None:
-                job = self.job(job_id)
-                yield from story(self._db, job_id, None if job is None else job.array_id).events
-                return
-            found: list[tuple[int, ev.Event]] = []
-            for seq, *submission in self._db.execute("select seq, event, spec from submissions"):
-                found.append((seq, records.decode_submission(*submission)))
-            query = "select events from jobs union all select events from arrays"
-            for (events,) in self._db.execute(query):
-                found += records.decode_events(events)
-            found += self._general_events()
-            found.sort(key=itemgetter(0))
-            yield from (event for _, event in found)
+            return story(self._db, job_id, None if job is None else job.array_id).events
 
     def live_bytes(self, uid: int) -> int:
         """Return the bytes stored for the user's live jobs and arrays: submissions and events, and

@@ -37,8 +37,8 @@ from drfd.daemon.config import (
 )
 from drfd.daemon.countable import CountableResource, instances_of, shared_memory
 from drfd.daemon.first_config import initial_config
-from drfd.daemon.handlers.doctor import cures
-from drfd.daemon.main import install_context, late_changes, main
+from drfd.daemon.handlers.doctor import InstallContext, cures
+from drfd.daemon.main import late_changes, main
 from drfd.daemon.metrics.publication import open_port
 from drfd.devices.gpus import Gpu
 from drfd.host.measurements import Machine, read_machine
@@ -909,7 +909,10 @@ def test_metrics_without_their_library_are_warned_of(tmp_path, capsys, monkeypat
 
 @pytest.mark.parametrize(("owner", "told"), [(0, "after a reboot"), (1000, "for you alone")])
 def test_a_daemon_that_root_started_is_roots_whoever_it_runs_as(owner, told):
-    install = install_context(owner, Path("drfd.toml"), is_system=False, is_service=False)
+    install = InstallContext(
+        uid=owner, config_file=Path("drfd.toml"), is_systems=False, is_service=False,
+        has_systemd=False, lingers=False,
+    )  # fmt: skip
     link = SimpleNamespace(
         is_ready=lambda: True,
         hello=None,

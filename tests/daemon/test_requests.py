@@ -56,6 +56,7 @@ from fakes import (
     ALICE,
     BOB,
     GIB,
+    all_events,
     demand,
     ended,
     launched,
@@ -115,7 +116,7 @@ async def test_nobody_repeats_another_users_job(desk, array):
 def books(desk: Desk) -> tuple[object, ...]:
     """All that a submission would leave a trace in."""
     engine, journal = desk.shell.engine, desk.shell.journal
-    return tables(engine.ledger), list(journal.events()), engine.scheduler.last_plan
+    return tables(engine.ledger), all_events(journal), engine.scheduler.last_plan
 
 
 async def dry(desk: Desk, cores: float = 1, **fields: Any) -> View:

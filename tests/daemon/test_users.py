@@ -18,7 +18,7 @@ from drfd.daemon.users.accounts import Accounts
 from drfd.daemon.users.quotas import BURST_S, ID_BYTES, Quotas
 from drfd.daemon.users.turns import UserTurns
 from drfd.linux.user_database import LocalAccounts, Subordinates
-from fakes import ALICE, BOB, Clock, launched
+from fakes import ALICE, BOB, Clock, all_events, launched
 
 # -- names of uids: from memory while the directory is slow, never from its silence ------------
 
@@ -262,7 +262,7 @@ async def test_what_waits_is_cancelled_before_what_runs(desk):
     assert reply == {"done": ids, "failed": []}
     asked = [
         event.job_id
-        for event in desk.shell.journal.events()
+        for event in all_events(desk.shell.journal)
         if isinstance(event, ev.Cancelled | ev.StopRequested)
     ]
     assert asked == [*ids[1:], ids[0]]

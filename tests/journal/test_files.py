@@ -20,7 +20,7 @@ from drfd.journal import files
 from drfd.journal.database import reported
 from drfd.journal.files import RESERVE_PIECES, VERSION, Reserve
 from drfd.journal.journal import Journal
-from fakes import spec
+from fakes import all_events, spec
 
 NOBODY = 65534
 
@@ -40,7 +40,7 @@ def test_a_journal_without_its_last_byte_is_refused_or_read_whole(path, whole):
     try:
         with closing(Journal(path)) as journal:
             journal.load(Axes())
-            assert len(list(journal.events())) == EVENTS
+            assert len(all_events(journal)) == EVENTS
     except HostError as error:
         assert str(path) in error.text
     assert path.read_bytes() == whole[:-1]
@@ -103,9 +103,9 @@ def test_what_is_no_file_in_its_place_is_refused(path, make):
         ("update jobs set data = cast('{\"id\": 1}' as blob) where id = 1",
          lambda journal: journal.load(Axes())),
         ("update general_events set data = cast('{' as blob) where seq = 2",
-         lambda journal: list(journal.events())),
+         lambda journal: all_events(journal)),
         ("update jobs set events = cast('[2,\"Teleported\",{}],' as blob) where id = 1",
-         lambda journal: list(journal.events())),
+         lambda journal: all_events(journal)),
     ],
     ids=["a live job", "an event", "an unknown kind"],
 )  # fmt: skip
@@ -143,7 +143,7 @@ def test_a_write_that_fails_is_an_error_that_names_the_file_and_can_be_rolled_ba
     """A lock that another process holds stands for a disk that is full."""
     journal = open_journal()
     fill(journal)
-    before = list(journal.events())
+    before = all_events(journal)
     journal._db.execute("pragma busy_timeout = 0")
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("begin immediate")
@@ -151,7 +151,7 @@ def test_a_write_that_fails_is_an_error_that_names_the_file_and_can_be_rolled_ba
             journal.append(ev.Drained(at_s=1.0, on=True, by="root"), None, None)
         other.execute("rollback")
     journal.rollback()
-    assert list(journal.events()) == before
+    assert all_events(journal) == before
 
 
 EVENTS = 41

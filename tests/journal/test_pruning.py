@@ -17,7 +17,7 @@ from drfd.core.model.resources import Axes
 from drfd.journal.journal import MOST_BYTES
 from drfd.journal.pruning import ROWS
 from drfd.journal.records import FIRST
-from fakes import ALICE, BOB, happened, payload, tables
+from fakes import ALICE, BOB, all_events, happened, payload, tables
 from journal.book import LONG, goes
 
 
@@ -122,7 +122,7 @@ def test_of_drains_the_newest_stays(book, path):
         book.enter(ev.Drained(at_s=100.0 * number, on=number % 2 == 0, by="root"))
     book.live_and_end(1, at_s=900.0)
     book.prune(before_s=350.0)
-    assert [event.at_s for event in book.journal.events()] == [400.0, 900.0, 900.0]
+    assert [event.at_s for event in all_events(book.journal)] == [400.0, 900.0, 900.0]
     assert book.journal.load(Axes()).draining
 
 
@@ -138,7 +138,7 @@ def test_a_failed_go_takes_nothing_away(book):
         book.prune(before_s=10.0)
     book.journal._db.execute("drop trigger fail")
     assert book.journal.job(1) is not None
-    assert len(list(book.journal.events())) == 6
+    assert len(all_events(book.journal)) == 6
     book.prune(before_s=2.5)
     assert book.journal.job(1) is None
 
@@ -217,7 +217,7 @@ def test_nothing_acknowledged_is_lost_by_a_kill(path, open_journal):
     for _ in range(5):
         acknowledged |= killed_while_writing(path, turns=chance.randrange(1, 60))
     journal = open_journal()
-    events = list(journal.events())
+    events = all_events(journal)
     assert tables(journal.load(Axes())) == tables(Ledger.of_events(Axes(), events))
     submitted = [event.job_id for event in events if type(event).__name__ == "Submitted"]
     assert submitted == list(range(1, len(submitted) + 1)), "an id is missing, or given out twice"

@@ -41,7 +41,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.resources import Axes
 from drfd.journal.journal import Journal
-from fakes import tables
+from fakes import all_events, tables
 from instance import (
     BIN,
     CONFIG,
@@ -441,7 +441,7 @@ class Siege:
         )
         with closing(sqlite3.connect(path)) as database:
             dropped = {job_id for (job_id,) in database.execute(query)}
-        for event in journal.events():
+        for event in all_events(journal):
             array_id = getattr(event, "array_id", None)
             if getattr(event, "job_id", array_id) not in dropped:
                 yield event

@@ -23,7 +23,7 @@ from drfd.common import failpoints
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.resources import Axes
 from drfd.journal.journal import Journal
-from fakes import tables
+from fakes import all_events, tables
 from instance import BIN, CONFIG, is_alive, wait_for
 from torture.victims import VICTIMS, Victim, let_go, once_more
 
@@ -448,6 +448,6 @@ def test_after_all_that_the_journal_replays_to_the_same_books(victim):
     with closing(Journal(victim.state / "controller" / "journal.sqlite")) as journal:
         books = journal.load(Axes())
         books.check()
-        assert tables(books) == tables(Ledger.of_events(Axes(), list(journal.events())))
+        assert tables(books) == tables(Ledger.of_events(Axes(), all_events(journal)))
     assert books.allocated.sums == (0, 0, 0, 0)
     victim.start()

@@ -27,7 +27,7 @@ from drfd.journal.journal import Journal
 from drfd.launcher import attempt_files, protocol
 from drfd.launcher.attempt_files import Records
 from drfd.protocol import requests as messages
-from fakes import tables
+from fakes import all_events, tables
 from goldens import HERE, ask, converse
 from instance import BIN
 
@@ -64,7 +64,7 @@ def test_the_state_and_the_orders_are_written_as_they_were(tmp_path):
 
 
 def test_the_journal_loads_and_replays_to_its_own_tables(journal):
-    assert list(journal.events()) == goldens.EVENTS
+    assert all_events(journal) == goldens.EVENTS
     books = journal.load(Axes())
     books.check()
     assert tables(books) == tables(Ledger.of_events(Axes(), goldens.EVENTS))

@@ -21,7 +21,7 @@ from drfd.core.model import events as ev
 from drfd.core.model.job import Outcome
 from drfd.core.model.resources import Axes
 from drfd.journal.journal import Journal
-from fakes import apply_and_append, payload, spec, tables
+from fakes import all_events, apply_and_append, payload, spec, tables
 
 #: Turns that are in the file, and those that are in the log alone.
 IN_FILE, IN_LOG = 6, 6
@@ -68,7 +68,7 @@ def state(tmp_path_factory) -> State:
             if number >= IN_FILE:
                 ends.append(log.stat().st_size)
                 books.append(tables(ledger))
-        events = len(list(journal.events()))
+        events = len(all_events(journal))
         return State(path.read_bytes(), log.read_bytes(), tuple(ends), tuple(books), events)
 
 
@@ -163,7 +163,7 @@ def opened(place: Path, file: bytes, log: bytes) -> object | None:
     try:
         with closing(Journal(place)) as journal:
             books = journal.load(Axes())
-            assert tables(books) == tables(Ledger.of_events(Axes(), list(journal.events())))
+            assert tables(books) == tables(Ledger.of_events(Axes(), all_events(journal)))
             return tables(books)
     except HostError as error:
         _check_refusal(error, place, file)
@@ -177,7 +177,9 @@ def job_ids(place: Path, file: bytes) -> list[int] | None:
     try:
         with closing(Journal(place)) as journal:
             live = journal.load(Axes()).jobs
-            events = {event.job_id for event in journal.events() if isinstance(event, ev.Submitted)}
+            events = {
+                event.job_id for event in all_events(journal) if isinstance(event, ev.Submitted)
+            }
             return sorted({*live, *events})
     except HostError as error:
         _check_refusal(error, place, file)

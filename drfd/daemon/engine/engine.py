@@ -621,7 +621,7 @@ class Engine:
         job_id = None if key is None else self.journal.submissions.job_of(spec.uid, key)
         if job_id is None:
             return None
-        event = next(self.journal.events(job_id))
+        event = self.journal.events(job_id)[0]
         assert isinstance(event, ev.Submitted | ev.ArraySubmitted)
         return event if event.spec.user == spec.user else None
 

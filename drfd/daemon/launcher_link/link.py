@@ -121,17 +121,16 @@ class Link:
         socket_path: Path,
         settings: messages.LaunchSettings,
         meter: Meter,
-        nodes: Nodes = ALL_NODES,
         gpus: MachineGpus | None = None,
     ) -> None:
-        """`nodes` are those on which this launcher runs jobs."""
         self.settings = settings
         #: The GPUs of this machine.
         self.gpus = gpus or MachineGpus()
-        self.nodes = nodes
+        #: Those on which this launcher runs jobs.
+        self.nodes = ALL_NODES
         #: Set while there is a node: without one no launcher is looked for.
         self._has_nodes = asyncio.Event()
-        self.adopt(nodes)
+        self._has_nodes.set()
         self.meter = meter
         self.gpu_use = GpuUse(meter)
         self._socket_path = socket_path

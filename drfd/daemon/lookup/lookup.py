@@ -9,6 +9,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from heapq import merge
 from typing import TypeVar
 
@@ -38,19 +39,16 @@ from drfd.protocol.requests import Ref, Selection
 
 
 async def resolved(lookup: Lookup, refs: Iterable[Ref]) -> AsyncIterator[tuple[Ref, int | Refused]]:
-    """Yield each name of a job or array once, with its id or with why there is none. Tasks come
-    array by array, because an ended array is decoded from the journal each time."""
-    tasks: dict[int, list[tuple[Ref, int]]] = {}
+    """Yield each name of a job or array once, with its id or with why there is none."""
+    # An ended array is decoded from the journal each time, and has many tasks.
+    any_array = lru_cache(_ARRAYS)(lookup.any_array)
     async for ref in InParts(dict.fromkeys(refs)):
-        if isinstance(ref, int):
-            yield ref, ref
-        else:
-            array_id, index = _task_of(ref)
-            tasks.setdefault(array_id, []).append((ref, index))
-    async for array_id, named in InParts(tasks.items()):
-        array = lookup.any_array(array_id)
-        async for ref, index in InParts(named):
-            yield ref, _task_id(array_id, array, index)
+        try:
+            yield ref, lookup.id_of(ref, any_array)
+        except Refused as refusal:
+            if refusal.code == _NO_NAME:
+                raise
+            yield ref, refusal
 
 
 async def id_by_name(lookup: Lookup, refs: Iterable[Ref]) -> dict[Ref, int]:
@@ -75,6 +73,10 @@ Row = Job | Tasks
 Place = tuple[int, bool]
 
 _TASK = re.compile("([0-9]{1,15})_([0-9]{1,10})")
+#: Code of the refusal of what cannot name a job.
+_NO_NAME = "bad-request"
+#: Arrays whose tasks a request may name by turns, before one is read once more.
+_ARRAYS = 8
 #: The most ended tasks that a list shows of an array that is requested by its id.
 _ENDED_TASKS = 20
 #: The most attempts to count an array's tasks without a change meanwhile.
@@ -88,16 +90,23 @@ class Lookup:
     engine: Engine
     meter: Meter
 
-    def id_of(self, ref: Ref) -> int:
+    def id_of(self, ref: Ref, any_array: Callable[[int], Array | None] | None = None) -> int:
         """Return the id of a job or array that a client names as `42` or `42_7`. Raises Refused for
         a task that does not exist."""
         if isinstance(ref, int):
             return ref
-        array_id, index = _task_of(ref)
-        found = _task_id(array_id, self.any_array(array_id), index)
-        if isinstance(found, Refused):
-            raise found
-        return found
+        found = _TASK.fullmatch(ref)
+        if found is None:
+            raise Refused(_NO_NAME, f"{printable(ref)!r} is no job, array or task")
+        array_id, index = int(found[1]), int(found[2])
+        array = (any_array or self.any_array)(array_id)
+        if array is None:
+            raise Refused("no-such-job", f"there is no array {array_id}")
+        job_id = array.id_of(index)
+        if job_id is None:
+            text = f"array {array_id} has no task with the index {index}"
+            raise Refused("no-such-job", text)
+        return job_id
 
     async def with_ids(self, request: Request) -> Request:
         """Return the request with the dependencies that it names replaced by ids."""
@@ -337,23 +346,6 @@ class Lookup:
 def _is_altered(row: Row, array: Array) -> bool:
     spec = row.first.spec if isinstance(row, Tasks) else row.spec
     return spec is not array.spec and spec != array.spec
-
-
-def _task_of(ref: str) -> tuple[int, int]:
-    """Return array and index of a task's name. Raises Refused if it is none."""
-    found = _TASK.fullmatch(ref)
-    if found is None:
-        raise Refused("bad-request", f"{printable(ref)!r} is no job, array or task")
-    return int(found[1]), int(found[2])
-
-
-def _task_id(array_id: int, array: Array | None, index: int) -> int | Refused:
-    if array is None:
-        return Refused("no-such-job", f"there is no array {array_id}")
-    job_id = array.id_of(index)
-    if job_id is None:
-        return Refused("no-such-job", f"array {array_id} has no task with the index {index}")
-    return job_id
 
 
 def _has_row(job: Job, request: msg.StatusRequest) -> bool:

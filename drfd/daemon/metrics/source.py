@@ -119,13 +119,11 @@ class Gauges:
         *,
         most_users: int,
         away_s: Callable[[], float | None],
-        mono: Callable[[], float] = time.monotonic,
     ) -> None:
         """`away_s` returns for how many seconds the launcher has been away, or None."""
         self._overview = overview
         self._most_users = most_users
         self._away_s = away_s
-        self._mono = mono
         self._started_s = time.time()
         #: The daemon's loop, from when it runs.
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -142,10 +140,10 @@ class Gauges:
             asked.cancel()
 
     async def _read(self) -> list[Metric]:
-        begin_s = self._mono()
+        begin_s = time.monotonic()
         if begin_s >= self._fresh_until_s:
             self._latest = [*self._gauges()]
-            end_s = self._mono()
+            end_s = time.monotonic()
             self._fresh_until_s = end_s + max(_FRESH_S, _PART * (end_s - begin_s))
         return self._latest
 

@@ -660,8 +660,6 @@ class Sampler:
         self._curves = curves
         self._outside_users = outside_users
         self._external = ExternalUsage(meter)
-        #: The use by processes outside drfd in the latest round.
-        self.outside = Resources()
 
     async def run(self) -> None:
         has_failed = False
@@ -691,7 +689,6 @@ class Sampler:
         last = await asyncio.to_thread(read_machine_use)
         use = self._external.update(first, last)
         if use is not None:
-            self.outside = use
             wants_pass = self._engine.see_external(use)
             load = self._engine.external
             if load is not None and load.kept != NOTHING:
