@@ -19,7 +19,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -292,28 +292,28 @@ class Daemon:
     def _and_lost(self, site: Site) -> Site:
         """Return the site with a warning for each disk, resource, pool or node that jobs name and
         that the configuration no longer has."""
-        lost = tuple(
-            f"jobs name the disk {name}, which is not configured: those that wait for it wait on "
-            "(drf why says so for each), those that run keep their limits"
-            for name in self._engine.rules.axes.lost
+        engine = self._engine
+
+        def lost(kind: str, names: Iterable[str], then: str) -> list[str]:
+            return [
+                f"jobs name the {kind} {name}, which is not configured: those that wait for it "
+                f"wait on (drf why says so for each), those that run {then}"
+                for name in names
+            ]
+
+        warnings = (
+            *site.warnings,
+            *lost("disk", engine.rules.axes.lost, "keep their limits"),
+            *lost("resource", engine.rules.lost_gres, "keep what they have"),
+            *(
+                f"jobs are in the pool {pool.removeprefix(f'{ROOT}.')}, which is not configured: "
+                "those that wait or run stay in it, with weight 1 and without limit and guarantee "
+                "(drf set -p POOL moves those that wait)"
+                for pool in engine.lost_pools()
+            ),
+            *lost("node", engine.lost_nodes(), "there run on, and count on no node"),
         )
-        lost += tuple(
-            f"jobs name the resource {name}, which is not configured: those that wait for it wait "
-            "on (drf why says so for each), those that run keep what they have"
-            for name in self._engine.rules.lost_gres
-        )
-        lost += tuple(
-            f"jobs are in the pool {pool.removeprefix(f'{ROOT}.')}, which is not configured: those "
-            "that wait or run stay in it, with weight 1 and without limit and guarantee "
-            "(drf set -p POOL moves those that wait)"
-            for pool in self._engine.lost_pools()
-        )
-        lost += tuple(
-            f"jobs name the node {name}, which is not configured: those that wait for it wait on "
-            "(drf why says so for each), those that run there run on, and count on no node"
-            for name in self._engine.lost_nodes()
-        )
-        return replace(site, warnings=(*site.warnings, *lost))
+        return replace(site, warnings=warnings)
 
     def _and_open(self, before: Site, site: Site) -> Site:
         """Return the site with a warning if jobs run that were started before some GPUs were given

@@ -3,16 +3,15 @@ controller, that reads them in the journal."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 import msgspec
 
 from drfd.common.units import AXES
 from drfd.core.explain.advice import LAST, Advice, advice_options, advise, cores_note
-from drfd.core.explain.ended_jobs import Row, UsageAccounts, largest_rows
+from drfd.core.explain.ended_jobs import UsageAccounts, largest_rows
 from drfd.core.model.account import Account
 from drfd.core.model.job import Job
 from drfd.core.usage import Curve, thinned
@@ -22,59 +21,16 @@ from drfd.devices.gpu import GPU
 from drfd.journal.history import PastFilter, read_curves, read_declared, read_ended
 from drfd.protocol import replies
 
-#: Returns advice from similar jobs, newest first.
-Advise = Callable[[Sequence[Job]], Advice | None]
 #: The most points of a job's curve in a report.
 _POINTS = 12
 
-_KeyPart = Literal["id", "name", "user", "pool"]
 #: The parts of a row's key, by what the report is grouped by.
-KEYS: dict[str, tuple[_KeyPart, ...]] = {
+_KEYS = {
     "job": ("id", "name", "user"),
     "name": ("name", "user"),
     "user": ("user",),
     "pool": ("pool",),
 }
-
-
-def report_view(accounts: UsageAccounts, *, advise_from: Advise) -> replies.ReportReply:
-    """Return the report. Rows and `others` add up to `total`."""
-    return {
-        "by": accounts.by,
-        "rows": [
-            _row(accounts, row, account, advise_from)
-            for row, account in accounts.rows.items()
-            # Its jobs may have been removed since the rows were chosen.
-            if row in accounts.latest
-        ],
-        "others": account_view(accounts.rest) if accounts.rest else None,
-        "total": account_view(accounts.total()),
-    }
-
-
-def add_curves(
-    view: replies.ReportReply, accounts: UsageAccounts, curves: Mapping[int, Curve]
-) -> None:
-    """Add to each row the curve of its last job, in few points, or null if there is none."""
-    for shown in view["rows"]:
-        job = accounts.latest[cast(Row, tuple(shown[key] for key in KEYS[accounts.by]))]
-        curve = curves.get(job.id)
-        shown["curve"] = None if curve is None else _curve_view(job, curve)
-
-
-def _curve_view(job: Job, curve: Curve) -> replies.JobCurveView:
-    few = Curve(curve.attempt, tuple(thinned(curve.points, _POINTS)))
-    points = curve_view(few, job.spec.demand)
-    return {"id": job.id, "demand": demand_view(job.spec), **points}
-
-
-def _row(
-    accounts: UsageAccounts, row: Row, account: Account, advise_from: Advise
-) -> replies.ReportRow:
-    advice = advise_from(accounts.similar(row))
-    key: dict[str, object] = dict(zip(KEYS[accounts.by], row, strict=True))
-    found: dict[str, object] = {**key, **account_view(account), "advice": advice_view(advice)}
-    return cast(replies.ReportRow, found)
 
 
 #: Figures of an account that are 0, or null, where they are not known.
@@ -146,21 +102,48 @@ class UsageTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def answers(task: UsageTask) -> Iterator[replies.ReportReply]:
-    """Read the jobs. Raises HostError."""
+    """Read the jobs. Rows and `others` add up to `total`. Raises HostError."""
     path = Path(task.journal)
     # Read twice, so that only the rows that are shown are kept in memory.
     shown = largest_rows(read_declared(path, task.past), task.by, task.limit)
     accounts = UsageAccounts(task.by, shown)
     accounts.take(read_ended(path, task.past))
-    advise_from = partial(
-        advise, least=task.least, gpu_bytes=task.largest_gpu, has_ranges=task.has_ranges
-    )
-    view = report_view(accounts, advise_from=advise_from)
-    if task.by not in ("user", "pool"):
-        # The curve of one job says little about all jobs of a user or pool.
-        curves = read_curves(path, [job.id for job in accounts.latest.values()])
-        add_curves(view, accounts, curves)
-    yield view
+    # The curve of one job says little about all jobs of a user or pool.
+    has_curves = task.by not in ("user", "pool")
+    curves = read_curves(path, [job.id for job in accounts.latest.values()] if has_curves else [])
+    rows = []
+    # The jobs of a row may have been removed since it was chosen.
+    for row in filter(accounts.latest.__contains__, accounts.rows):
+        advice = advise(
+            accounts.similar(row),
+            least=task.least,
+            gpu_bytes=task.largest_gpu,
+            has_ranges=task.has_ranges,
+        )
+        view: dict[str, object] = {
+            **dict(zip(_KEYS[task.by], row, strict=True)),
+            **account_view(accounts.rows[row]),
+            "advice": advice_view(advice),
+        }
+        if has_curves:
+            job = accounts.latest[row]
+            view["curve"] = _curve_view(job, curves.get(job.id))
+        rows.append(cast(replies.ReportRow, view))
+    yield {
+        "by": task.by,
+        "rows": rows,
+        "others": account_view(accounts.rest) if accounts.rest else None,
+        "total": account_view(accounts.total()),
+    }
+
+
+def _curve_view(job: Job, curve: Curve | None) -> replies.JobCurveView | None:
+    """Return the curve of a job in few points, if there is one."""
+    if curve is None:
+        return None
+    few = Curve(curve.attempt, tuple(thinned(curve.points, _POINTS)))
+    points = curve_view(few, job.spec.demand)
+    return {"id": job.id, "demand": demand_view(job.spec), **points}
 
 
 if __name__ == "__main__":
