@@ -109,6 +109,12 @@ class Entitlement:
         pairs = zip(self.parts, self.capacity, strict=True)
         return min([part for part, top in pairs if top and part], default=ZERO)
 
+    @cached_property
+    def most(self) -> Fraction:
+        """The largest part of a resource that the machine has."""
+        pairs = zip(self.parts, self.capacity, strict=True)
+        return max([part for part, top in pairs if top > 0], default=ZERO)
+
     def level(self, amounts: Vector) -> Level:
         """Return the largest part that the amounts are of any resource: the dominant share."""
         return max(self.levels(amounts))

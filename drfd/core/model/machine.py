@@ -8,7 +8,7 @@ are `FreeResources`: both have the sums, and beside them the amounts on each nod
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import add, sub
@@ -165,6 +165,15 @@ class FreeResources(Struct, frozen=True, dict=True):
         if not self.capacity:
             return FreeResources(minus(self.sums, held.sums))
         return self._combined(held, minus)
+
+    def with_all(self, held: Sequence[Allocation]) -> FreeResources:
+        """Return what is free when all of this is given back."""
+        if not self.capacity:
+            return FreeResources(total([each.sums for each in held], self.sums))
+        free = self
+        for each in held:
+            free += each
+        return free
 
     def _combined(self, held: Allocation, change: Change) -> FreeResources:
         """Return both combined. What is on a closed node changes nothing."""

@@ -176,8 +176,7 @@ def shadow(
     while True:
         # Apply all changes of one moment together.
         upto = bisect_right(changes, at_s, done, key=_time)
-        for _, _, held in changes[done:upto]:
-            free += held
+        free = free.with_all([held for _, _, held in changes[done:upto]])
         done = upto
         if free.fits(demand):
             later = [each for each in reservations if at_s < each.start_s]

@@ -39,8 +39,7 @@ class Debt(NamedTuple):
         cls, leaf: str, owed: int, now_s: float, share_tree: ShareTree, idle: Fraction = ZERO
     ) -> Debt:
         node = share_tree.nodes[leaf]
-        pairs = zip(node.entitled, node.entitlement.capacity, strict=True)
-        entitled = max([_billionths(part) for part, top in pairs if top > 0], default=0)
+        entitled = _billionths(node.entitlement.most * node.factor)
         return cls(owed, _ms(now_s), _billionths(idle), entitled)
 
     def owed_at(self, now_s: float) -> int:

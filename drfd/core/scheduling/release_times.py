@@ -136,14 +136,13 @@ class RunTimes:
         started_s = job.started_at if job.started_at is not None else now_s
         # Time in which the job was frozen does not count.
         started_s += job.frozen_s(now_s)
-        length_s = self.length_s(job.spec)
-        if started_s + length_s > now_s:
-            return started_s + length_s
-        return _outlived_s(started_s, length_s, job.spec.time_limit_s, now_s)
+        return _end_s(started_s, self.length_s(job.spec), job.spec.time_limit_s, now_s)
 
 
-def _outlived_s(started_s: float, length_s: float, limit_s: int | None, now_s: float) -> float:
-    """Return the estimated end of a job that has run for longer than `length_s`."""
+def _end_s(started_s: float, length_s: float, limit_s: int | None, now_s: float) -> float:
+    """Return the estimated end of a job; the estimate doubles whenever the job outlives it."""
+    if started_s + length_s > now_s:
+        return started_s + length_s
     while started_s + length_s <= now_s:
         length_s *= 2
     # A job at its limit is being stopped, and ends at any moment.
@@ -181,8 +180,9 @@ class Ends:
         self._kinds: dict[int, _Kind] = {}
         #: User → kind → a job of it, and all of them by id.
         self._alike: dict[str, dict[_Kind, tuple[JobSpec, dict[int, _Part]]]] = {}
-        #: User → since when and until when these ends do not move by themselves (Unix times).
-        self._lines: dict[str, tuple[float, float, list[LineEnd]]] = {}
+        #: User → when these ends were estimated (Unix time), and they in order of time. They do not
+        #: move by themselves before the first of them.
+        self._lines: dict[str, tuple[float, list[LineEnd]]] = {}
         #: Jobs whose ends move all the time: they have not started, or are frozen.
         self._moving: set[int] = set()
 
@@ -217,20 +217,21 @@ class Ends:
             held = ledger.allocations[job.spec.leaf][job_id]
             found.append((run_times.end_s(job, now_s), job_id, held))
         for user, kinds in self._alike.items():
-            since_s, until_s, ends = self._lines.get(user, (inf, inf, []))
-            if not since_s <= now_s < until_s:
+            since_s, ends = self._lines.get(user, (inf, []))
+            if not ends or not since_s <= now_s < ends[0][0]:
                 ends = []
                 for spec, jobs in kinds.values():
                     length_s, limit_s = run_times.length_s(spec), spec.time_limit_s
-                    for job_id, (started_s, held) in jobs.items():
-                        end_s = started_s + length_s
-                        if end_s <= now_s:
-                            end_s = _outlived_s(started_s, length_s, limit_s, now_s)
-                        ends.append((end_s, job_id, held))
-                until_s = min(map(_time, ends), default=inf)
-                self._lines[user] = now_s, until_s, ends
+                    ends += [
+                        (_end_s(started_s, length_s, limit_s, now_s), job_id, held)
+                        for job_id, (started_s, held) in jobs.items()
+                    ]
+                ends.sort(key=_time)
+                self._lines[user] = now_s, ends
             found += ends
-        return sorted(found, key=_time)
+        # They are runs in order already, which are merged.
+        found.sort(key=_time)
+        return found
 
     def _read(self, job: Job, ledger: Ledger) -> None:
         if job.held_by is not None and job.state is JobState.SUSPENDED:
