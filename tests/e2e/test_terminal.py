@@ -487,6 +487,17 @@ def test_the_last_terminal_has_it_and_the_size_is_its_own(sit, attach):
     second.sees("40 132")
 
 
+def test_a_pipe_under_the_name_of_the_output_holds_nobody_up(instance):
+    """In a directory of several users it may be somebody else's."""
+    before = instance.submit("--hold", "--", "true")
+    os.mkfifo(instance.work / f"job-{before + 1}.out")
+    words = ("submit", "--pty", "-o", "job-%j.out", "--", "true")
+    done = instance.drf(*words, check=False, timeout=30)
+    why = f"job-{before + 1}.out: No such device or address; the job is cancelled"
+    assert (done.returncode, why in done.stderr) == (1, True)
+    assert instance.wait_end(before + 1)["state"] == "CANCELLED"
+
+
 def test_a_batch_job_has_a_terminal_in_each_run(sit, instance):
     script = "tty; [ -e again ] || { touch again; exit 3; }"
     place = instance.work / "tmp"

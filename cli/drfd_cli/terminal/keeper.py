@@ -89,11 +89,13 @@ def _open_output(client: Connection, job_id: int) -> tuple[str, int]:
     path = output_path(pattern, cwd, output_signs(job_id=job_id, name=name, user=user))
     own = is_named_by_id(pattern)
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_CLOEXEC
+    # Without O_NONBLOCK a FIFO that nobody reads, whosever it is, would block this process.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_CLOEXEC | os.O_NONBLOCK
     file = os.open(path, flags | (os.O_NOFOLLOW if own else 0), 0o666)
     if own and not is_own_file(os.fstat(file)):
         os.close(file)
         raise PermissionError(EPERM, "it is not an ordinary file of your own", path)
+    os.set_blocking(file, True)
     return path, file
 
 
