@@ -195,8 +195,7 @@ def _set_colour(context: click.Context, param: click.Parameter, value: str | Non
     elif context.parent is None:
         # A submission tells of errors; all else works.
         with suppress(ConfigError):
-            settings = personal.read(os.environ)
-            output.colour = "auto" if settings is None else settings.colour
+            output.colour = personal.read(os.environ).colour
 
 
 #: An option of `drf` itself and of every verb that prints in colours.

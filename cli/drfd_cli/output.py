@@ -344,10 +344,6 @@ def submitted(reply: SubmitReply) -> str:
     )
 
 
-def size_or_dash(amount: int | None) -> str:
-    return "-" if amount is None else show_size(amount)
-
-
 def show_time(at_s: float | None) -> str:
     if at_s is None:
         return "-"

@@ -71,9 +71,13 @@ def path_of(environ: Mapping[str, str]) -> str:
     return f"{config_directory(environ)}/config.toml"
 
 
-def read(environ: Mapping[str, str]) -> Settings | None:
-    """Return the user's settings, or None without a file. Raises ConfigError; NotOwn for a file of
-    another user, which is not read.
+#: What counts without a file.
+_NONE = Settings([], {}, "auto", [])
+
+
+def read(environ: Mapping[str, str]) -> Settings:
+    """Return the user's settings. Raises ConfigError; NotOwn for a file of another user, which is
+    not read.
 
     Whether a value can be an option's is not looked at.
     """
@@ -81,11 +85,11 @@ def read(environ: Mapping[str, str]) -> Settings | None:
     try:
         data = content_of(path)
     except (FileNotFoundError, NotADirectoryError):
-        return None
+        return _NONE
     except OSError as error:
         if isinstance(error, PermissionError) and not _may_look(path):
             # HOME is still another user's, as with `su` and setpriv: this file is not the caller's.
-            return None
+            return _NONE
         raise ConfigError("config", f"cannot read {path}: {error.strerror}") from None
     # Imported here: it is slow to load and seldom needed.
     import tomllib
@@ -122,7 +126,7 @@ def _may_look(path: str) -> bool:
 def chosen(verb: str, preset: str | None, environ: Mapping[str, str]) -> list[UserSetting]:
     """Return the settings for a job of this verb, weaker ones first. Raises ConfigError, NotOwn
     among them, and if there is no such preset."""
-    settings = read(environ) or Settings([], {}, "auto", [])
+    settings = read(environ)
     found, known = settings.defaults, {*options_of(verb), _NO_WARNINGS}
     if preset is not None:
         if preset not in settings.presets:

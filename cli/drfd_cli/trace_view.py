@@ -169,7 +169,7 @@ def _columns_of(run: View) -> list[Column]:
 
 
 def _name(leaf: str) -> str:
-    return output.shorten(leaf.removeprefix("root.").replace("%2E", ".").replace("%25", "%"), 24)
+    return output.shorten(show_path(leaf), 24)
 
 
 def _kept(found: View) -> str:
@@ -195,8 +195,8 @@ def _percent(part: float) -> str:
 _LIES = {"all": "half as much again of everything", "split": "two halves of each job"}
 #: Gains below it, in parts of the time, are none: other jobs start in another order by chance.
 _LEAST_GAIN = 0.005
-#: Users who would have waited less alone, and gains, that are told singly; columns of their names.
-_TOLD, _NAME = 10, 24
+#: Users who would have waited less alone, and gains, that are told singly.
+_TOLD = 10
 
 
 def as_audit(found: AuditResult) -> dict[str, object]:
@@ -242,7 +242,7 @@ def print_audit(found: AuditResult) -> None:
     worse.sort(key=lambda each: (each.alone_s - each.together_s, each.leaf))
     for each in worse[:_TOLD]:
         output.tell(
-            f"  {output.shorten(show_path(each.leaf), _NAME)}: "
+            f"  {_name(each.leaf)}: "
             f"{show_duration(each.together_s)} on average, alone {show_duration(each.alone_s)}"
         )
     gains = [each for each in found.lies if each.gain >= _LEAST_GAIN]
@@ -254,6 +254,5 @@ def print_audit(found: AuditResult) -> None:
     for lie in gains[:_TOLD]:
         what = _LIES.get(lie.what, f"half as much {lie.what} again")
         output.tell(
-            f"  {output.shorten(show_path(lie.leaf), _NAME)}, {what}: by {lie.gain:.1%} of the "
-            "time from submission to end"
+            f"  {_name(lie.leaf)}, {what}: by {lie.gain:.1%} of the time from submission to end"
         )

@@ -250,14 +250,14 @@ def test_a_file_in_another_users_home_is_not_ones_own():
         "from drfd_cli import personal\n"
         "import os\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-        "print(personal.read({'HOME': sys.argv[1]}))\n"
+        "print(personal.read({'HOME': sys.argv[1]}).defaults)\n"
     )
     # Pytest's own are below one that other users may not enter.
     with tempfile.TemporaryDirectory() as home:
         path = write(Path(home), 'memory = "1G"\n')
         words = [sys.executable, "-P", "-c", program, home]
         done = subprocess.run(words, capture_output=True, text=True, check=True)
-        assert done.stdout == "None\n"
+        assert done.stdout == "[]\n"
         # A file that only cannot be read is the caller's own mistake.
         os.chmod(home, 0o755)
         path.chmod(0)

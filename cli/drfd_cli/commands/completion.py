@@ -150,8 +150,7 @@ def _signals(ctx: click.Context) -> Iterable[str]:
 def _presets(ctx: click.Context) -> Iterable[str]:
     from drfd_cli.personal import read
 
-    settings = read(os.environ)
-    return [] if settings is None else settings.presets
+    return read(os.environ).presets
 
 
 def verbs(texts: Mapping[str, str], ctx: click.Context, incomplete: str) -> list[CompletionItem]:

@@ -11,6 +11,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping
+from functools import partial
 
 import click
 
@@ -48,16 +49,12 @@ def sbatch(words: list[str]) -> int:
         if not script:
             raise Refused("no-script", "standard input has no script")
     client = connect()
-
-    def check(options: list[str]) -> None:
-        job_line.check_options(options, client)
-
     lines: dict[str, Given] = {}
     own: list[str] = []
     if script is not None:
         shown = job_line.STANDARD_INPUT if rest[:1] in ([], ["-"]) else rest[0]
         lines = read_lines(script, shown) or {}
-        own = job_line.directives(script, shown, check)
+        own = job_line.directives(script, shown, partial(job_line.check_options, client=client))
     typed, (told, unknown) = options, SBATCH.from_environment()
     # The command line wins over variables, these over #DRF lines, and these over #SBATCH lines.
     options = told | typed

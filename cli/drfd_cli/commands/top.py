@@ -47,8 +47,7 @@ def command(once: bool) -> Result:
 def own_columns() -> list[str]:
     """Return the keys of the columns that the user wants in the live view and on the page. Raises
     ConfigError."""
-    settings = personal.read(os.environ)
-    keys, there = [] if settings is None else settings.columns, live_columns(0.0)
+    keys, there = personal.read(os.environ).columns, live_columns(0.0)
     for key in keys:
         if key not in there:
             text = f"{personal.path_of(os.environ)}: columns: there is no column {key!r}"

@@ -20,7 +20,7 @@ from drfd_cli.output import Column, Columns, number
 from drfd_cli.tables.layout import Painted
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import AllRunsView, JobView, UsedView
+    from drfd.protocol.replies import AllRunsView, CodeText, JobView, UsedView
 
 AMOUNTS = ("cores", "memory", "read", "write")
 #: Columns to which names, and lists of indices, are cut, and the least that they keep before other
@@ -133,9 +133,8 @@ def _label(job: JobView) -> str:
     return f"{job['id']}_[{output.shorten(job['array_tasks'], _NAME)}]"
 
 
-def _code(job: JobView) -> str | None:
-    about = job["reason"] or job["outcome"]
-    return None if about is None else about["code"]
+def _about(job: JobView) -> CodeText | None:
+    return job["reason"] or job["outcome"]
 
 
 def _instances(job: JobView) -> str:
@@ -188,7 +187,7 @@ JOBS = by_key(
     field("user", most=_NAME, least=8, squeue="u USER username", sacct="User 9"),
     field("pool", most=_NAME, rank=4, squeue="a ACCOUNT account", sacct="Account"),
     field("state", show=_state, is_fixed=True),
-    column("code", "CODE", _code),
+    field("code", of=_about),
     Column("CORES", lambda job: output.show_cores_of(job["demand"]), "cores",
            at("cores", of="demand"), is_right=True, rank=1),
     _right("memory", "MEM", show_size, of="demand", rank=1),

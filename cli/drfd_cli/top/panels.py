@@ -24,7 +24,8 @@ from rich.segment import Segment
 from drfd.common.units import show_size
 from drfd.core.model.job import leaf_path
 from drfd_cli.commands.shares import POOLS
-from drfd_cli.output import Column, clean, code_line, columns_of, counted, size_or_dash
+from drfd_cli.output import Column, clean, code_line, columns_of, counted
+from drfd_cli.tables.columns import as_text, at, pair
 from drfd_cli.tables.layout import Painted, fitted, right, widths_of, with_values
 from drfd_cli.tables.live import Axis, Gauge, live_columns, part_of, show_axis, show_declared
 from drfd_cli.top.paint import (
@@ -219,6 +220,9 @@ def _node_meter(node: MachineView, theme: Theme, room: int) -> Line:
     return _meter(node["name"], stack, figures, theme, last_style="plain" if is_up else "alarm")
 
 
+_MEMORY_OF_GPU = pair(as_text(at("memory_used"), show_size), as_text(at("memory_total"), show_size))
+
+
 def _gpu_meter(
     gpu: GpuView, leaf_by_id: Mapping[int, str], marks: dict[str, Painted], theme: Theme, room: int
 ) -> Line:
@@ -240,7 +244,7 @@ def _gpu_meter(
     ]
     busy = "" if gpu["utilisation"] is None else f"{gpu['utilisation']}%"
     figures = (
-        f"{size_or_dash(used)}/{size_or_dash(total)}", "lost" if gpu["is_lost"] else busy,
+        _MEMORY_OF_GPU(gpu), "lost" if gpu["is_lost"] else busy,
         show_size(outside) if outside else "", "",
     )  # fmt: skip
     # Its number, or its address if discovery does not know it.
@@ -392,14 +396,14 @@ def draw(
         first = max(0, min(cursor - room // 2, len(table.rows) + bool(table.more) - room))
     has_room = table.extra_height(columns, height - table.height)
     sentences = table.sentences(columns) if has_room else {}
-    for at, row in enumerate(table.rows[first : first + room], first):
+    for number, row in enumerate(table.rows[first : first + room], first):
         line: Line = [Segment("*", theme["mark"]) if table.is_marked(row) else Segment(" ")]
         for column, width in table.columns:
             line += [*_drawn(column.cell(row), width, theme, is_right=column.is_right),
                      Segment(" ")]  # fmt: skip
         line = joined(line, columns)
-        lines.append(marked(line, theme["cursor"]) if is_focus and at == cursor else line)
-        lines += [dim(" " * _SENTENCE_INDENT + words) for words in sentences.get(at, ())]
+        lines.append(marked(line, theme["cursor"]) if is_focus and number == cursor else line)
+        lines += [dim(" " * _SENTENCE_INDENT + words) for words in sentences.get(number, ())]
     if not table.rows:
         lines.append(dim(f" {table.nothing}"))
     elif table.more and first + room > len(table.rows):
