@@ -142,8 +142,8 @@ def _run(name: str, made: Translation, command: list[str]) -> int:
         line = job_line.line_of("run", [*chosen, "--", *command], client)
     except WrongWords as error:
         raise Refused("bad-value", f"{name}: {in_slurms_words(str(error))}") from None
-    line.values = resolve(made, line.values, client, None)
-    return sending.attached(line, client, slurm=made)["status"]
+    line.slurm, line.values = made, resolve(made, line.values, client, None)
+    return sending.attached(line, client)["status"]
 
 
 def _words_of_step(options: Mapping[str, Given], made: Translation) -> list[str]:

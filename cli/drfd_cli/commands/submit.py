@@ -17,7 +17,6 @@ from drfd_cli.submit_warnings import output_warnings
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import DryRunReply, SubmitReply
-    from drfd_cli.slurm.sbatch_options import Translation
     from drfd_cli.submission.job_line import JobLine
 
 
@@ -30,8 +29,8 @@ def command(words: Sequence[str]) -> int:
     return sending.submit(words, connect())
 
 
-def forecast(line: JobLine, client: Connection, request: dict[str, object]) -> int:
-    request = client.addressed(request)
+def forecast(line: JobLine, client: Connection) -> int:
+    request = client.addressed(sending.request_of(line))
     found = client.forecast(**request)
     for setting in line.settings:
         output.say(f"{setting.word} is from {setting.place}")
@@ -57,9 +56,7 @@ def _tell_forecast(forecast: DryRunReply) -> None:
     output.tell(f"until then it waits: {code}: {text}")
 
 
-def with_terminal(
-    line: JobLine, client: Connection, slurm: Translation | None
-) -> tuple[dict[str, object], SubmitReply]:
+def with_terminal(line: JobLine, client: Connection) -> tuple[dict[str, object], SubmitReply]:
     """Submit a job that has a terminal, and leave a process that keeps it. Return the request and
     the reply."""
     from drfd_cli.terminal.keeper import keep_from_the_start
@@ -67,8 +64,7 @@ def with_terminal(
 
     attach_socket = AttachSocket()
     try:
-        fields = sending.request_of(line, attach=attach_socket.path, slurm=slurm)
-        request = client.addressed(fields)
+        request = client.addressed(sending.request_of(line, attach=attach_socket.path))
         for text in output_warnings(request):
             # This process writes it, so that no job is queued that would be cancelled at once.
             raise Refused("no-output", text)

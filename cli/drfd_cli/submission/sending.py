@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from drfd.client.connection import Connection
     from drfd.payload.pack import Submission
     from drfd.protocol.replies import JobView, SubmitReply
-    from drfd_cli.slurm.sbatch_options import Translation
     from drfd_cli.submission.job_line import JobLine
 
 #: What is printed of the id, and of that of an array.
@@ -52,9 +51,7 @@ def start_own(socket_path: Path) -> None:
     )
 
 
-def request_of(
-    line: JobLine, *, attach: str | None = None, slurm: Translation | None = None
-) -> dict[str, object]:
+def request_of(line: JobLine, *, attach: str | None = None) -> dict[str, object]:
     """Return the fields of a submission request; the daemon sets those that are missing."""
     export = line.values.get("export") or ()
     env = capture(as_given(os.environ), (*export, *(ATTACHED if attach is not None else ())))
@@ -63,10 +60,10 @@ def request_of(
     for name in export:
         if name not in os.environ:
             say(f"--export {name}: there is no such variable")
-    if slurm is not None:
+    if line.slurm is not None:
         from drfd_cli.slurm.batch_script import variables
 
-        env = variables(env, slurm)
+        env = variables(env, line.slurm)
     try:
         return submission(
             line.argv, env, line.values, cwd=line.values.get("cwd"), script=line.script,
@@ -109,20 +106,20 @@ def submit(words: Sequence[str], client: Connection) -> int:
 
 def queue(line: JobLine, client: Connection, *, shown: str | None = None) -> int:
     """Queue the job of this line. `shown` is what Slurm's command prints of the id."""
-    values, slurm = line.values, line.slurm
-    if slurm is not None:
+    values = line.values
+    if line.slurm is not None:
         from drfd_cli.slurm.batch_script import resolve
 
         named = {**values, "name": values["name"] or os.path.basename(line.argv[0])}
-        line.values = values = resolve(slurm, named, client, line.script)
+        line.values = values = resolve(line.slurm, named, client, line.script)
     if values["dry_run"] or values["pty"]:
         from drfd_cli.commands import submit as rare
 
         if values["dry_run"]:
-            return rare.forecast(line, client, request_of(line, slurm=slurm))
-        request, reply = rare.with_terminal(line, client, slurm)
+            return rare.forecast(line, client)
+        request, reply = rare.with_terminal(line, client)
     else:
-        request = client.addressed(request_of(line, slurm=slurm))
+        request = client.addressed(request_of(line))
         reply = client.submit(**request)
     if not values["no_warnings"]:
         notes = list(reply.get("notes", ()))
@@ -165,7 +162,7 @@ def run(words: Sequence[str], client: Connection) -> int:
     return attached(job_line.read("run", words, client), client)["status"]
 
 
-def attached(line: JobLine, client: Connection, *, slurm: Translation | None = None) -> JobView:
+def attached(line: JobLine, client: Connection) -> JobView:
     """Submit the job, relay its terminal until it has ended, and return the ended job.
 
     The request is sent before anything else is loaded that the run needs; meanwhile the daemon
@@ -176,7 +173,7 @@ def attached(line: JobLine, client: Connection, *, slurm: Translation | None = N
     signals = catch_signals()
     attach_socket = AttachSocket()
     try:
-        job = client.addressed(request_of(line, attach=attach_socket.path, slurm=slurm))
+        job = client.addressed(request_of(line, attach=attach_socket.path))
         if not line.values["no_warnings"]:
             warn(line, job)
         job = {"key": new_key(), **job}
