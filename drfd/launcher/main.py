@@ -6,13 +6,11 @@ import argparse
 import gc
 import logging
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from drfd.common import journald
 from drfd.launcher import startup
 from drfd.launcher.attempt_files import read_jobs_stop
 from drfd.launcher.confinement import bounds, detect
@@ -27,7 +25,6 @@ from drfd.launcher.server import Launcher
 from drfd.launcher.settings import LauncherSettings
 from drfd.launcher.signatures import SigningKeys
 from drfd.launcher.system.private_tmp import SPACES, Unsafe
-from drfd.linux import service
 from drfd.linux.kernel_files import get
 from drfd.linux.service import Service
 from drfd.payload.signature import KEYS_NAME
@@ -44,8 +41,7 @@ def main(argv: Sequence[str] | None = None, program: Path = PROGRAM) -> None:
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
     os.close(fd)
-    manager = service.take(os.environ)
-    journald.set_up("drfd-launcher", has_journal=manager.has_journal)
+    manager = startup.begin("drfd-launcher")
     with startup.ending_if_wrong("drfd-launcher", manager):
         setup = startup.read_setup(options)
     if setup.settings.use_cgroups and not options.moved:
@@ -87,10 +83,6 @@ def _run(
     if settings.private_tmp and os.getuid() != 0:
         sys.exit("drfd-launcher: enforcement.private_tmp: only root can give jobs a /tmp")
     inheritance.allow_many_files()
-    # The controller must be able to read the files of the jobs' cgroups.
-    os.umask(0o022)
-    # SIGINT from a terminal is for the controller, which ends the launcher in order.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     starter = open_starter(program)
     warnings = [text for text in (inheritance.keyring_warning(),) if text is not None]
     if not starter.is_filtered:
@@ -106,7 +98,7 @@ def _run(
     launcher = Launcher(
         confinement=confinement,
         processes=_bound_processes(confinement, settings),
-        bounds=bounds.read_launcher_bounds(get(_MOUNTINFO)),
+        most_running=bounds.read_most_running(get(_MOUNTINFO)),
         policy=setup.policy,
         attempts_fd=attempts_fd,
         port=Port(startup.listen(state / SOCKET_NAME, setup.controller_uid), setup.controller_uid),

@@ -23,7 +23,7 @@ from drfd.common.journald import about
 from drfd.launcher import attempt_files, protocol
 from drfd.launcher.attempt import AttemptEvent, AttemptState
 from drfd.launcher.attempt_files import JobsStopRecord, Key, Records
-from drfd.launcher.confinement.bounds import LauncherBounds, ProcessBounds, read_launcher_bounds
+from drfd.launcher.confinement.bounds import KNOWN_EACH, ProcessBounds, read_most_running
 from drfd.launcher.confinement.interface import Confinement, Ended, LimitFailed
 from drfd.launcher.confinement.processes import living_runner
 from drfd.launcher.gpu_meter.supervision import GpuMeter
@@ -52,9 +52,8 @@ from drfd.launcher.runner.shortage import (
     MEMORY,
     Shortage,
     failure,
-    is_shortage,
+    machine_shortage,
     machine_text,
-    shortage_of,
 )
 from drfd.launcher.runner.starter.plan import JobStart, Plans
 from drfd.launcher.runner.starter.program import Starter, needed_capabilities, open_starter
@@ -169,8 +168,8 @@ class Launcher(Performer[LocalAttempt]):
     port: Port
     #: Bounds on the processes of jobs, reported to the controller; None if there are none.
     processes: ProcessBounds | None = None
-    #: Bounds on what this launcher keeps for attempts.
-    bounds: LauncherBounds = field(default_factory=lambda: read_launcher_bounds(""))
+    #: The most attempts that have a runner; a multiple may have a file.
+    most_running: int = field(default_factory=lambda: read_most_running(""))
     keep_fd: int | None = None
     #: When all jobs were last stopped from outside.
     jobs_stop: JobsStopRecord | None = None
@@ -403,7 +402,7 @@ class Launcher(Performer[LocalAttempt]):
                 attempt.account = account
                 self._happen(attempt, AttemptEvent.READY)
         except OSError as error:
-            short = shortage_of(error, MACHINE)
+            short = machine_shortage(error)
             if short is None:
                 raise
             self._fail(attempt, machine_text(short, error), short)
@@ -419,7 +418,7 @@ class Launcher(Performer[LocalAttempt]):
         # Other users may be in local files, which answer.
         short = None if isinstance(problem, Denied) else Shortage(JOB, DIRECTORY)
         text = str(problem)
-        if isinstance(problem, NotAsked) and (of_all := shortage_of(problem.error, MACHINE)):
+        if isinstance(problem, NotAsked) and (of_all := machine_shortage(problem.error)):
             short, text = of_all, machine_text(of_all, problem.error)
         self._fail(attempt, text, short)
 
@@ -427,9 +426,9 @@ class Launcher(Performer[LocalAttempt]):
         """Return why nothing more is started, or None: this process runs as root, and must not use
         up all that root may have, whatever the controller orders."""
         is_waiting = attempt.state is AttemptState.WAITING
-        if self._runners.count + self._waiting - is_waiting >= self.bounds.running:
-            return f"as many jobs run as the launcher can take care of: {self.bounds.running}"
-        if (known := len(self._attempts) - 1) >= self.bounds.known and is_waiting:
+        if self._runners.count + self._waiting - is_waiting >= self.most_running:
+            return f"as many jobs run as the launcher can take care of: {self.most_running}"
+        if (known := len(self._attempts) - 1) >= KNOWN_EACH * self.most_running and is_waiting:
             return f"{known} jobs run or wait to be removed, the most that can be"
         return None
 
@@ -476,7 +475,7 @@ class Launcher(Performer[LocalAttempt]):
 
     def _not_started(self, attempt: LocalAttempt, error: Exception) -> None:
         """Remove an attempt that could not be started, and report why."""
-        short = shortage_of(error, MACHINE)
+        short = machine_shortage(error)
         try:
             records = self._read(attempt)
             if records is not None and records.may_have_run:
@@ -490,7 +489,7 @@ class Launcher(Performer[LocalAttempt]):
                 self._happen(attempt, AttemptEvent.CLEARED)
         except OSError as next_error:
             # The controller orders the removal again, as often as it takes.
-            if short is None or not is_shortage(next_error):
+            if short is None or machine_shortage(next_error) is None:
                 raise
         if short is None:
             self._fail(attempt, f"it could not be set up: {error}")
@@ -651,7 +650,7 @@ class Launcher(Performer[LocalAttempt]):
             elif attempt.state in (AttemptState.KILLING, AttemptState.REMOVING):
                 self._end(attempt)
         except OSError as error:
-            if not is_shortage(error):
+            if machine_shortage(error) is None:
                 raise
             self._try_again(attempt)
 

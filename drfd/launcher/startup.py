@@ -8,6 +8,7 @@ import fcntl
 import logging
 import os
 import select
+import signal
 import socket
 import sys
 import time
@@ -17,9 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from drfd.common import journald
 from drfd.common.errors import ConfigError
 from drfd.launcher.port import Policy
 from drfd.launcher.settings import LauncherSettings, account_of, load_settings, system_uids
+from drfd.linux import service
 from drfd.linux.service import Service
 from drfd.linux.unix_sockets import at_socket
 
@@ -29,6 +32,17 @@ _PREDECESSOR_WAIT_S = 10.0
 #: Seconds that a launcher with a wrong configuration waits before it ends.
 _WRONG_PAUSE_S = 5.0
 _RESPAWN_PAUSE_S, _RESPAWN_PAUSE_MAX_S = 0.02, 2.0
+
+
+def begin(program: str) -> Service:
+    """Take what a service manager has set, and set up the log. Returns the manager."""
+    manager = service.take(os.environ)
+    journald.set_up(program, has_journal=manager.has_journal)
+    # The controller must be able to read the files of the jobs' cgroups.
+    os.umask(0o022)
+    # SIGINT from a terminal is for the controller, which ends its launchers in order.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return manager
 
 
 def parser_of(program: str, description: str | None) -> argparse.ArgumentParser:

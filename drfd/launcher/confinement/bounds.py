@@ -24,8 +24,8 @@ _FDS_SPARE = 64
 #: At most one in `_RUNNER_PART` of the possible processes may be a runner.
 _RUNNER_PART = 4
 _MOST_RUNNING = 20_000
-#: Attempts that the launcher may know (running or waiting for removal), per running attempt.
-_KNOWN_EACH = 4
+#: Attempts that the launcher may know, running or waiting for removal, for each that may run.
+KNOWN_EACH = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +38,6 @@ class ProcessBounds:
     per_user: int
 
 
-@dataclass(frozen=True, slots=True)
-class LauncherBounds:
-    """Largest numbers of things that the launcher keeps for attempts."""
-
-    #: Attempts with a runner.
-    running: int
-    #: Attempts that have a file: running, or waiting for removal.
-    known: int
-
-
 def process_bounds(limit: int, total: int | None, per_user: int | None) -> ProcessBounds:
     """Return the bounds that follow from the machine's `limit`. `total` and `per_user` are the
     configured values, or None for the defaults; they are lowered where they would cut into the
@@ -58,19 +48,19 @@ def process_bounds(limit: int, total: int | None, per_user: int | None) -> Proce
     return ProcessBounds(total, per_user)
 
 
-def launcher_bounds(descriptors: int, limit: int) -> LauncherBounds:
-    """Return the launcher's bounds, given its descriptors and the machine's process limit."""
+def most_running(descriptors: int, limit: int) -> int:
+    """Return how many attempts may have a runner, given the launcher's descriptors and the
+    machine's process limit."""
     by_descriptors = (descriptors - _FDS_SPARE) // _FDS_EACH
-    running = max(1, min(by_descriptors, limit // _RUNNER_PART, _MOST_RUNNING))
-    return LauncherBounds(running=running, known=running * _KNOWN_EACH)
+    return max(1, min(by_descriptors, limit // _RUNNER_PART, _MOST_RUNNING))
 
 
-def read_launcher_bounds(mountinfo: str) -> LauncherBounds:
-    """Return the bounds for this process, by its resource limits and its cgroups."""
+def read_most_running(mountinfo: str) -> int:
+    """Return that of this process, by its resource limits and its cgroups."""
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if descriptors == resource.RLIM_INFINITY:
         descriptors = _MOST_RUNNING * _FDS_EACH + _FDS_SPARE
-    return launcher_bounds(descriptors, kernel_limit(_own_cgroups(mountinfo)))
+    return most_running(descriptors, kernel_limit(_own_cgroups(mountinfo)))
 
 
 def kernel_limit(cgroups: Iterable[str]) -> int:

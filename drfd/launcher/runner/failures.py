@@ -18,7 +18,6 @@ from drfd.launcher.runner.shortage import (
     DESCRIPTORS,
     DIRECTORY,
     JOB,
-    MACHINE,
     MEMORY,
     PROCESSES,
     QUOTA,
@@ -26,8 +25,8 @@ from drfd.launcher.runner.shortage import (
     SPACE,
     Shortage,
     failure,
+    machine_shortage,
     machine_text,
-    shortage_of,
 )
 from drfd.launcher.runner.starter import plan
 from drfd.launcher.system import private_tmp
@@ -120,7 +119,7 @@ def of_root(report: bytes) -> Record:
             return failure(_OVERWRITTEN, None)
         case "hung":
             return failure(f"{_HUNG} took longer than {what} s", None)
-    short = shortage_of(error, MACHINE)
+    short = machine_shortage(error)
     return failure(explain(error) if short is None else machine_text(short, error), short)
 
 

@@ -1,8 +1,8 @@
 """Temporary shortages of the machine: memory, processes, descriptors, room on a disk.
 
-Before a job's program runs, a shortage postpones the launch and does not end the job; `shortage_of`
-tells it from a failure. Once the program runs, its runner waits until the shortage is over
-(`record_end` in record.h).
+Before a job's program runs, a shortage postpones the launch and does not end the job;
+`machine_shortage` tells it from a failure. Once the program runs, its runner waits until the
+shortage is over (`record_end` in record.h).
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ class Shortage:
     resource: str
 
 
-def shortage_of(error: BaseException, whose: str) -> Shortage | None:
-    """Return the shortage behind an error of a launch, or None if the error is not temporary."""
+def machine_shortage(error: BaseException) -> Shortage | None:
+    """Return the machine's shortage behind an error of a launch, or None if it is not temporary."""
     is_cause = isinstance(error, (OSError, MemoryError))
     cause = error if is_cause else error.__cause__ or error.__context__
     if isinstance(cause, MemoryError):
-        return Shortage(whose, MEMORY)
+        return Shortage(MACHINE, MEMORY)
     if not isinstance(cause, OSError) or cause.errno not in RESOURCES:
         return None
     if cause.errno == errno.ENOSPC and isinstance(error, LimitFailed) and not _is_directory(cause):
         # For a cpuset limit, ENOSPC means that it can never be set.
         return None
-    return Shortage(whose, RESOURCES[cause.errno])
+    return Shortage(MACHINE, RESOURCES[cause.errno])
 
 
 def failure(text: str, shortage: Shortage | None) -> Record:
@@ -77,9 +77,3 @@ def machine_text(short: Shortage, error: BaseException) -> str:
     """Return what the machine is short of, in a sentence that every user may see."""
     why = error if isinstance(error, LimitFailed) else getattr(error, "strerror", None)
     return f"the machine is short of {SHORT_OF[short.resource]}: {why or 'out of memory'}"
-
-
-def is_shortage(error: Exception) -> bool:
-    return isinstance(error, MemoryError) or (
-        isinstance(error, OSError) and error.errno in RESOURCES
-    )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from drfd.launcher.protocol import decode, encode
+from drfd.launcher.protocol import Message, decode, encode
 from drfd.launcher.slurm.mapping import SlurmJob, first_line
 from drfd.launcher.slurm_root.requests import (
     END,
@@ -88,13 +88,6 @@ def connect(state: Path) -> tuple[socket.socket, Greeting]:
     )
 
 
-@dataclass(slots=True)
-class _Waiting:
-    fields: dict[str, object]
-    fds: tuple[int, ...]
-    on_answer: Callable[[Answer], None]
-
-
 class Commands:
     """The commands that run, or wait for their turn. `on_done` is called when one that acts on jobs
     has ended: a list shows the effect."""
@@ -107,7 +100,8 @@ class Commands:
         on_lost: Callable[[], None],
     ) -> None:
         self._connection, self._on_done, self._on_lost = connection, on_done, on_lost
-        self._waiting: deque[_Waiting] = deque()
+        #: The fields of a request, its descriptors, and who gets the answer.
+        self._waiting: deque[tuple[Message, list[int], Callable[[Answer], None]]] = deque()
         #: Number → who gets the answer.
         self._running: dict[int, Callable[[Answer], None]] = {}
         self._number = 0
@@ -125,8 +119,8 @@ class Commands:
     ) -> None:
         """Have the helper do what a `RootRequest` with these fields asks for, with copies of these
         descriptors. Raises OSError if they cannot be copied."""
-        fields = {"do": do, "job": job, "slurm_id": slurm_id, "signal": signal}
-        each = _Waiting(fields, tuple(os.dup(fd) for fd in fds), on_answer)
+        fields: Message = {"do": do, "job": job, "slurm_id": slurm_id, "signal": signal}
+        each = fields, [os.dup(fd) for fd in fds], on_answer
         # Slurm's lists show what becomes of everything else.
         (self._waiting.appendleft if do in (JOBS, NODES) else self._waiting.append)(each)
         self._send()
@@ -157,17 +151,17 @@ class Commands:
 
     def _send(self) -> None:
         while self._waiting and len(self._running) < MOST_AT_ONCE:
-            each = self._waiting.popleft()
+            fields, fds, on_answer = self._waiting.popleft()
             self._number += 1
-            self._running[self._number] = each.on_answer
-            request = {"number": self._number, **each.fields}
+            self._running[self._number] = on_answer
             try:
-                socket.send_fds(self._connection, [encode(request)], each.fds)
+                request = encode({"number": self._number, **fields})
+                socket.send_fds(self._connection, [request], fds)
             except OSError:
                 # It is gone: so says the end of the connection, too.
                 return
             finally:
-                for fd in each.fds:
+                for fd in fds:
                     os.close(fd)
 
     def _read(self) -> None:

@@ -5,14 +5,11 @@ It has no rights: what root must do is done by its helper (`drfd.launcher.slurm_
 from __future__ import annotations
 
 import argparse
-import os
-import signal
 import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from drfd.common import journald
 from drfd.launcher import startup
 from drfd.launcher.port import Port
 from drfd.launcher.runner import inheritance
@@ -20,18 +17,13 @@ from drfd.launcher.slurm import commands
 from drfd.launcher.slurm.server import SlurmLauncher
 from drfd.launcher.slurm.start_notes import StartNotes
 from drfd.launcher.slurm_root.requests import OWN_NAME, STARTS_NAME
-from drfd.linux import service
 from drfd.linux.service import Service
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = _parse(argv)
-    manager = service.take(os.environ)
-    journald.set_up("drfd-slurm-launcher", has_journal=manager.has_journal)
+    manager = startup.begin("drfd-slurm-launcher")
     inheritance.protect(no_new_privileges=True)
-    os.umask(0o022)
-    # SIGINT from a terminal is for the controller, which ends the launcher in order.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     startup.run(partial(_serve, options), options.keep_fd, manager)
 
 

@@ -26,7 +26,6 @@ from pathlib import Path
 from threading import BoundedSemaphore
 from types import MappingProxyType
 
-from drfd.common import journald
 from drfd.launcher import startup
 from drfd.launcher.protocol import (
     LAUNCH,
@@ -47,7 +46,6 @@ from drfd.launcher.signatures import SigningKeys, with_check
 from drfd.launcher.slurm_root import requests, words
 from drfd.launcher.slurm_root.requests import RootRequest
 from drfd.launcher.system.nobody import without_rights
-from drfd.linux import service
 from drfd.linux.descriptors import opened
 from drfd.linux.sealed import NotSealed, read_sealed, receive, sealed_size
 from drfd.linux.service import Service
@@ -68,8 +66,7 @@ _PREPARATION = without_rights("drfd.launcher.slurm_root.preparation")
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = _parse(argv)
-    manager = service.take(os.environ)
-    journald.set_up("drfd-slurm-root", has_journal=manager.has_journal)
+    manager = startup.begin("drfd-slurm-root")
     with startup.ending_if_wrong("drfd-slurm-root", manager):
         setup = startup.read_setup(options)
         slurm_uid = account_of(setup.settings.slurm.user, "slurm.user").pw_uid
@@ -77,9 +74,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         account = None if name.isdecimal() else account_of(name, "--launcher")
     ids = (int(name), int(name)) if account is None else (account.pw_uid, account.pw_gid)
     inheritance.protect(no_new_privileges=False)
-    os.umask(0o022)
-    # SIGINT from a terminal is for the controller, which ends the helper in order.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     startup.run(partial(_serve, options, setup, slurm_uid, *ids), options.keep_fd, manager)
 
 

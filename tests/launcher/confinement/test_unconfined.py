@@ -17,10 +17,9 @@ import pytest
 
 from drfd.launcher.attempt_files import Records
 from drfd.launcher.confinement.bounds import (
-    LauncherBounds,
     ProcessBounds,
     kernel_limit,
-    launcher_bounds,
+    most_running,
     process_bounds,
 )
 from drfd.launcher.confinement.cgroup_files import ancestors
@@ -325,10 +324,10 @@ def test_jobs_leave_an_eighth_of_all_processes_to_the_system(limit, total, per_u
 
 
 def test_the_launcher_takes_what_its_descriptors_and_processes_allow():
-    assert launcher_bounds(1024, 32768) == LauncherBounds(running=320, known=1280)
-    assert launcher_bounds(1 << 20, 32768) == LauncherBounds(running=8192, known=32768)
-    assert launcher_bounds(1 << 20, 4 << 20) == LauncherBounds(running=20_000, known=80_000)
-    assert launcher_bounds(10, 10) == LauncherBounds(running=1, known=4)
+    assert most_running(1024, 32768) == 320
+    assert most_running(1 << 20, 32768) == 8192
+    assert most_running(1 << 20, 4 << 20) == 20_000
+    assert most_running(10, 10) == 1
 
 
 def test_the_limits_of_all_cgroups_around_count(tmp_path):
@@ -356,7 +355,7 @@ def test_thousands_of_orders_start_no_more_than_the_launcher_can_take_care_of(ma
     pid = launcher.start(prelude=few).pid
     controller = launcher.connect()
     before_bytes = resident_bytes(pid)
-    most, count = launcher_bounds(100, 1 << 22).running, 3000
+    most, count = most_running(100, 1 << 22), 3000
 
     def sleeper(number: int) -> LaunchOrder:
         return order("sleep", "1000", cwd=work, id=number, stdout="/dev/null", stderr="/dev/null")

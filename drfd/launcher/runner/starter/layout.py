@@ -9,7 +9,6 @@ of drfd.
 
 from __future__ import annotations
 
-import functools
 import struct
 from collections.abc import Iterable
 from typing import NamedTuple, get_type_hints
@@ -132,17 +131,10 @@ def _all_words(fields: Iterable[object]) -> list[str]:
             words += field
         else:
             assert isinstance(field, tuple)
-            words += _words(field)
+            # RLIM_INFINITY, which is negative here, is as the kernel has it.
+            numbers = [f"{each & 0xFFFF_FFFF_FFFF_FFFF:x}" for each in field if type(each) is int]
+            words += field if len(numbers) < len(field) else [f"{len(numbers):x}", *numbers]
     return words
-
-
-@functools.lru_cache(maxsize=1000)
-def _words(values: tuple[int, ...] | tuple[str, ...]) -> list[str]:
-    """The numbers are mostly those of the last job. RLIM_INFINITY, which is negative here, is as
-    the kernel has it."""
-    numbers = [f"{each & 0xFFFF_FFFF_FFFF_FFFF:x}" for each in values if isinstance(each, int)]
-    texts = [each for each in values if isinstance(each, str)]
-    return texts or [f"{len(numbers):x}", *numbers]
 
 
 #: Type of a field → its declaration and how it is read, in C.
