@@ -74,7 +74,7 @@ def read_machine_use(proc_self_cgroup: str = _OWN_CGROUPS) -> MachineUse:
         if limit < machine_bytes:
             total = min(total, limit)
             available = min(available, limit - (kept_memory(directory) or 0))
-    times = read_cpu_times()
+    times = cpu_times(get("/proc/stat"), os.sched_getaffinity(0))
     return MachineUse(
         mono_s=time.monotonic(),
         cpu_s=times.busy_s,
@@ -246,11 +246,6 @@ def disk_counters(mounts: Mapping[str, str], cgroup: str) -> dict[str, tuple[int
     if UNIFIED in mounts:
         return _read(mounts, "io", cgroup, "io.stat", _io_stat)
     return _read(mounts, "blkio", cgroup, "blkio.throttle.io_service_bytes", _io_service_bytes)
-
-
-def read_cpu_times() -> CpuTimes:
-    """Return the CPU time of the CPUs that this process may use."""
-    return cpu_times(Path("/proc/stat").read_text(), os.sched_getaffinity(0))
 
 
 def niced_processes(mounts: Mapping[str, str], cgroup: str) -> dict[int, float]:

@@ -89,7 +89,9 @@ def _run(
         warnings.append("the parents of jobs run without a filter of system calls (seccomp)")
     state: Path = options.state
     attempts_fd = startup.open_attempts(state)
-    confinement = _confinement(options, settings)
+    confinement: Confinement = Unconfined("cgroups are switched off in the configuration")
+    if settings.use_cgroups:
+        confinement = detect.choose(options.group, options.holder, get(_MOUNTINFO))
     # A controller with the launcher's own uid has all its rights, so it needs no signatures.
     keys = None if setup.controller_uid == os.getuid() else _keys(state)
     for text in warnings:
@@ -133,12 +135,6 @@ def _bound_processes(confinement: Confinement, settings: LauncherSettings) -> bo
         # For an ordinary user it would limit the runners, too.
         inheritance.bound_processes(found.per_user)
     return found
-
-
-def _confinement(options: argparse.Namespace, settings: LauncherSettings) -> Confinement:
-    if not settings.use_cgroups:
-        return Unconfined("cgroups are switched off in the configuration")
-    return detect.choose(options.group, options.holder, get(_MOUNTINFO))
 
 
 def _keys(state: Path) -> SigningKeys:

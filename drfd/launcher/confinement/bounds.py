@@ -69,7 +69,9 @@ def kernel_limit(cgroups: Iterable[str]) -> int:
     limits = [int(get(f"/proc/sys/kernel/{name}")) for name in ("pid_max", "threads-max")]
     if os.getuid() != 0:
         limits.append(resource.getrlimit(resource.RLIMIT_NPROC)[0])
-    limits += [limit for cgroup in cgroups if (limit := _limit_in(cgroup)) is not None]
+    # The root cgroup has no limit, and a container does not see all of them.
+    texts = (word_in(f"{cgroup}/pids.max") for cgroup in cgroups)
+    limits += [int(text) for text in texts if text not in ("", "max")]
     return min(limit for limit in limits if limit != resource.RLIM_INFINITY)
 
 
@@ -83,9 +85,3 @@ def _own_cgroups(mountinfo: str) -> Collection[str]:
         if mount is not None:
             found += [*ancestors(mount, path), f"{mount}/{path.strip('/')}"]
     return found
-
-
-def _limit_in(cgroup: str) -> int | None:
-    # The root cgroup has no limit, and a container does not see all of them.
-    text = word_in(f"{cgroup}/pids.max")
-    return None if text in ("", "max") else int(text)

@@ -286,11 +286,16 @@ class Pins:
         """Give a new job CPUs of its own, which the others leave first, if possible on the nodes
         that are `near`. Returns False if there are not enough, as happens where suspended jobs
         have them, or more cores are granted than exist. Raises LimitFailed."""
-        cpus = self._choose(key, count, near)
-        if cpus is None:
+        free, others = self._free(), self._others(key)
+        cpus = choose_cpus(count, free, self._machine, near)
+        # The jobs that are not pinned must keep a CPU.
+        if cpus is None or (cpus == free and others):
             return False
         self._pinned[key] = cpus
-        self._push_others(key)
+        for other in others:
+            # Its runner may remove it now.
+            with unless_gone():
+                self._cpusets.share(other, self._common())
         self._cpusets.pin(key, cpus)
         return True
 
@@ -314,15 +319,6 @@ class Pins:
         if self._pinned.pop(key, None) is not None:
             self._give_back()
 
-    def _choose(self, key: Key, count: int, near: frozenset[int]) -> Cpus | None:
-        """Choose free CPUs for a job, if possible on the nodes that are `near`; None if there are
-        too few."""
-        free = self._free()
-        if count == len(free) and self._others(key):
-            # The jobs that are not pinned must keep a CPU.
-            return None
-        return choose_cpus(count, free, self._machine, near)
-
     def _free(self) -> Cpus:
         """Return the CPUs that nobody has pinned, without those that are offline."""
         return (self._all & self._cpusets.cpus()).difference(*self._pinned.values())
@@ -334,13 +330,6 @@ class Pins:
         """Return the jobs, other than `key`, that have no CPUs of their own."""
         known = {key, *self._pinned}
         return [other for other in self._cpusets.jobs() if other not in known]
-
-    def _push_others(self, key: Key) -> None:
-        """Move the unpinned jobs off the pinned CPUs. Raises LimitFailed."""
-        for other in self._others(key):
-            # Its runner may remove it now.
-            with unless_gone():
-                self._cpusets.share(other, self._common())
 
     def _give_back(self) -> None:
         """Let all unpinned jobs run on all free CPUs. A failure is logged and leaves a job with

@@ -123,7 +123,7 @@ class HiddenByController:
 
     def entrance(self, key: Key) -> list[str]:
         """Return the directories among `directories` that there are."""
-        return self.directories(key) if self._exists(key) else []
+        return [each for each in self.directories(key) if os.path.isdir(each)]
 
     def hide(self, key: Key, place: str, hidden: Collection[DeviceNode]) -> None:
         """Make the attempt's cgroup and refuse these devices in it. `place` is where it is in a
@@ -148,9 +148,6 @@ class HiddenByController:
 
     def _directory(self, key: Key) -> str:
         return f"{self.parent}/{cgroup_name(key)}"
-
-    def _exists(self, key: Key) -> bool:
-        return os.path.isdir(self._directory(key))
 
     def _made(self) -> str:
         """Return the directory of the cgroups of jobs, which is there then. Raises LimitFailed,

@@ -64,7 +64,8 @@ def protect(*, no_new_privileges: bool) -> None:
     The launcher needs none, and no order of the controller can undo this."""
     if no_new_privileges:
         syscalls.set_no_new_privileges()
-    allow_no_core()
+    hard = resource.getrlimit(RLIMIT_CORE)[1]
+    setrlimit(RLIMIT_CORE, (_least(_NO_CORE, hard), hard))
     spare()
     take_cpus()
     if getuid() == 0:
@@ -75,11 +76,6 @@ def allow_many_files() -> None:
     """Raise the limit of open files to the hard one: the launcher holds some for each runner."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def allow_no_core() -> None:
-    hard = resource.getrlimit(RLIMIT_CORE)[1]
-    setrlimit(RLIMIT_CORE, (_least(_NO_CORE, hard), hard))
 
 
 # -- what a job inherits ------------------------------------------------------------------------

@@ -56,8 +56,9 @@ def machine_shortage(error: BaseException) -> Shortage | None:
         return Shortage(MACHINE, MEMORY)
     if not isinstance(cause, OSError) or cause.errno not in RESOURCES:
         return None
-    if cause.errno == errno.ENOSPC and isinstance(error, LimitFailed) and not _is_directory(cause):
-        # For a cpuset limit, ENOSPC means that it can never be set.
+    name = os.path.basename(os.fsdecode(cause.filename or ""))
+    if cause.errno == errno.ENOSPC and isinstance(error, LimitFailed) and cgroup_key(name) is None:
+        # Of a file of an attempt's cgroup, as of a cpuset, it means that it can never be set.
         return None
     return Shortage(MACHINE, RESOURCES[cause.errno])
 
@@ -65,12 +66,6 @@ def machine_shortage(error: BaseException) -> Shortage | None:
 def failure(text: str, shortage: Shortage | None) -> Record:
     """Return the `launch_failed` record and report: why the program could not be run."""
     return {"text": text} if shortage is None else {"text": text, **asdict(shortage)}
-
-
-def _is_directory(error: OSError) -> bool:
-    """Return whether the error is about the directory of an attempt's cgroup."""
-    name = os.path.basename(os.fsdecode(error.filename or ""))
-    return cgroup_key(name) is not None
 
 
 def machine_text(short: Shortage, error: BaseException) -> str:

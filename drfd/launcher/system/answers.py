@@ -46,13 +46,6 @@ def account(uid: int, name: str, own: tuple[int, int]) -> pwd.struct_passwd:
     return user
 
 
-def insist_on_root_for(user: pwd.struct_passwd, own_uid: int) -> None:
-    """Raise Denied if a launcher with this uid cannot become the user, because it is another
-    one's."""
-    if own_uid not in (0, user.pw_uid):
-        raise Denied(f"this launcher runs as uid {own_uid} and cannot become {user.pw_uid}")
-
-
 def _insist_on_an_answer(uid: int) -> None:
     """Raise DirectoryFailed unless it is certain that a uid has no account."""
     if uid > MOST_UID:
@@ -85,7 +78,8 @@ def _found(uid: int, name: str, expected: list[int], own: tuple[int, int]) -> li
     """Return the account and its groups, which only root can give a job, or why not."""
     try:
         user = account(uid, name, own)
-        insist_on_root_for(user, own[0])
+        if own[0] not in (0, user.pw_uid):
+            raise Denied(f"this launcher runs as uid {own[0]} and cannot become {user.pw_uid}")
         return [list(user), groups_of(user, expected) if own[0] == 0 else []]
     except Denied as error:
         return [str(error)]
