@@ -476,10 +476,14 @@ def read_order(message: Message) -> tuple[str, Order]:
 def read(kind: Any, value: object, where: str) -> Any:
     """Return what a value of JSON means as a value of this type: a dataclass, or what fields of the
     dataclasses here are annotated with. Raises BadMessage, which names the place."""
-    return _reader(kind)(value, where)
+    try:
+        return _reader(kind)(value)
+    except BadMessage as error:
+        raise BadMessage(f"{where}{error}") from None
 
 
-_Reader: TypeAlias = Callable[[Any, str], Any]
+#: Raises BadMessage with what follows the name of the place.
+_Reader: TypeAlias = Callable[[Any], Any]
 
 
 @cache
@@ -496,9 +500,10 @@ def _reader(kind: Any) -> _Reader:
     if hasattr(kind, "_make"):
         return _reader_of_row(kind._make, [*get_type_hints(kind).values()])
     if origin is dict:
-        return _reader_of_texts
+        return _read_texts
     if parts:
-        return _reader_or_none(_reader(parts[0]))
+        inner = _reader(parts[0])
+        return lambda value: None if value is None else inner(value)
     return _reader_of_type(kind)
 
 
@@ -506,22 +511,26 @@ def _reader_of_object(kind: Any) -> _Reader:
     hints = get_type_hints(kind, include_extras=True)
     readers = {name: _reader(hints[name]) for name in kind.__dataclass_fields__}
 
-    def reader(value: Any, where: str) -> Any:
+    def reader(value: Any) -> Any:
         if type(value) is not dict or value.keys() != readers.keys():
-            raise BadMessage(f"{where} does not have the fields {', '.join(readers)}")
-        return kind(
-            **{name: each(value[name], f"{where}.{name}") for name, each in readers.items()}
-        )
+            raise BadMessage(f" does not have the fields {', '.join(readers)}")
+        fields, name = {}, ""
+        try:
+            for name, each in readers.items():
+                fields[name] = each(value[name])
+        except BadMessage as error:
+            raise BadMessage(f".{name}{error}") from None
+        return kind(**fields)
 
     return reader
 
 
 def _reader_with(inner: _Reader, conditions: tuple[Must, ...]) -> _Reader:
-    def reader(value: Any, where: str) -> Any:
-        found = inner(value, where)
+    def reader(value: Any) -> Any:
+        found = inner(value)
         for must in conditions:
             if not must.test(found):
-                raise BadMessage(f"{where} {must.fault}")
+                raise BadMessage(f" {must.fault}")
         return found
 
     return reader
@@ -530,38 +539,34 @@ def _reader_with(inner: _Reader, conditions: tuple[Must, ...]) -> _Reader:
 def _reader_of_row(make: Callable[[list[Any]], Any], kinds: Sequence[Any]) -> _Reader:
     readers = [_reader(each) for each in kinds]
 
-    def reader(value: Any, where: str) -> Any:
+    def reader(value: Any) -> Any:
         if type(value) is not list or len(value) != len(readers):
-            raise BadMessage(f"{where} has what is no list of {len(readers)} values")
-        return make([each(part, where) for each, part in zip(readers, value, strict=True)])
+            raise BadMessage(f" has what is no list of {len(readers)} values")
+        return make([each(part) for each, part in zip(readers, value, strict=True)])
 
     return reader
 
 
 def _reader_of_list(make: Callable[[list[Any]], Any], inner: _Reader) -> _Reader:
-    def reader(value: Any, where: str) -> Any:
+    def reader(value: Any) -> Any:
         if type(value) is not list:
-            raise BadMessage(f"{where} is not a list")
-        return make([inner(each, where) for each in value])
+            raise BadMessage(" is not a list")
+        return make([*map(inner, value)])
 
     return reader
 
 
-def _reader_of_texts(value: Any, where: str) -> Any:
+def _read_texts(value: Any) -> Any:
     if type(value) is not dict or not all(type(each) is str for each in value.values()):
-        raise BadMessage(f"{where} is not an object of texts")
+        raise BadMessage(" is not an object of texts")
     return value
 
 
-def _reader_or_none(inner: _Reader) -> _Reader:
-    return lambda value, where: None if value is None else inner(value, where)
-
-
 def _reader_of_type(kind: type) -> _Reader:
-    def reader(value: Any, where: str) -> Any:
+    def reader(value: Any) -> Any:
         # A truth value is no number.
         if type(value) is not kind:
-            raise BadMessage(f"{where} is not of the type {kind.__name__}")
+            raise BadMessage(f" is not of the type {kind.__name__}")
         return value
 
     return reader
