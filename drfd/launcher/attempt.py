@@ -9,14 +9,14 @@ late: an event that the present state does not name changes nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 from drfd.launcher import protocol
 from drfd.launcher.attempt_files import Key
 from drfd.launcher.protocol import Assignment
 
 
-class AttemptState(Enum):
+class AttemptState(StrEnum):
     #: Nothing of it is known; it begins and ends so.
     UNKNOWN = "unknown"
     #: It is to be launched once its user's account is known, or a list of Slurm's lacks it.
@@ -42,7 +42,7 @@ class AttemptState(Enum):
     REMOVING = "removing"
 
 
-class AttemptEvent(Enum):
+class AttemptEvent(StrEnum):
     #: Orders.
     LAUNCH = protocol.LAUNCH
     TERMINATE = protocol.TERMINATE
@@ -72,7 +72,7 @@ class AttemptEvent(Enum):
     REPLACED = "replaced"
 
 
-class AttemptAction(Enum):
+class AttemptAction(StrEnum):
     #: Look whether its launch is allowed, and ask for its user's account.
     ADMIT = "admit"
     #: Make its file and its cgroup, and start its runner.

@@ -293,7 +293,7 @@ class LaunchOrder(AttemptOrder):
         return min(self.threads, threads_of(self.limits.cores_milli))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Assignment:
     """An order with the descriptor of its payload. The holder of an assignment closes it."""
 

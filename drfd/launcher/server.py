@@ -65,7 +65,7 @@ from drfd.launcher.schedule import (
     LocalAttempt,
     Schedule,
 )
-from drfd.launcher.signatures import KeyFiles, SigningKeys, accepts_exec, with_check
+from drfd.launcher.signatures import KeyFiles, SigningKeys, accepts_exec, is_signed
 from drfd.launcher.system import process
 from drfd.launcher.system.accounts import AccountProcess, Denied, NotAsked
 from drfd.launcher.system.background import BackgroundWork, own_program
@@ -387,7 +387,7 @@ class Launcher(Performer[LocalAttempt]):
         refusal, full = self.policy.refusal(order.uid), self._full(attempt)
         try:
             if refusal is None and full is None and not assignment.is_signed:
-                attempt.pending = assignment = with_check(assignment, self.keys)
+                assignment.is_signed = is_signed(order, assignment.payload_fd, self.keys)
                 refusal = None if assignment.is_signed else _NOT_SIGNED
             if refusal is not None:
                 self._fail(attempt, refusal)

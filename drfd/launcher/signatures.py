@@ -15,12 +15,11 @@ import hmac
 import logging
 import os
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from drfd.common.owner import Owner
-from drfd.launcher.protocol import SECRET_NAME, Assignment, ExecOrder
+from drfd.launcher.protocol import SECRET_NAME, ExecOrder, LaunchOrder
 from drfd.launcher.system.accounts import AccountProcess
 from drfd.linux.descriptors import opened
 from drfd.linux.sealed import read_sealed
@@ -64,14 +63,12 @@ def sealed_digest(fd: int) -> bytes:
     return digest
 
 
-def with_check(assignment: Assignment, keys: SigningKeys | None) -> Assignment:
-    """Return the assignment with `is_signed`. `keys` is None if the controller has the
-    launcher's own uid: then it is trusted. Raises OSError."""
-    if keys is None:
-        return replace(assignment, is_signed=True)
-    order, digest = assignment.order, sealed_digest(assignment.payload_fd)
-    is_signed = keys.accepts(order.uid, order.user, digest, order.proof)
-    return replace(assignment, is_signed=is_signed)
+def is_signed(order: LaunchOrder, payload_fd: int, keys: SigningKeys | None) -> bool:
+    """Return whether the user has signed what is to be launched. `keys` is None if the controller
+    has the launcher's own uid: then it is trusted. Raises OSError."""
+    return keys is None or keys.accepts(
+        order.uid, order.user, sealed_digest(payload_fd), order.proof
+    )
 
 
 def accepts_exec(order: ExecOrder, owner: Owner, boot_id: str, keys: SigningKeys | None) -> bool:

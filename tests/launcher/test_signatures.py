@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from drfd.launcher.protocol import Assignment
-from drfd.launcher.signatures import KeyFiles, SigningKeys, sealed_digest, with_check
+from drfd.launcher.signatures import KeyFiles, SigningKeys, is_signed, sealed_digest
 from drfd.launcher.system.accounts import AccountProcess
 from drfd.linux.sealed import NotSealed, seal, sealed_size
 from drfd.payload import signature
@@ -93,13 +92,12 @@ def test_only_what_its_user_has_signed_is_accepted_if_anything_is_signed(
     keys, asked = SigningKeys(tmp_path), order(cwd=Path("/"), payload=b"x" * 1000)
     if proof is None:
         proof = proof_of(keys.key_of(asked.uid, asked.user), digest_of(asked.data))
-        is_signed = True
+        is_accepted = True
     else:
-        is_signed = not has_keys
+        is_accepted = not has_keys
     fds.append(seal(asked.data))
-    assignment = Assignment(replace(asked.order, proof=proof), fds[0])
-    found = with_check(assignment, keys if has_keys else None)
-    assert found.is_signed == is_signed
+    signed = replace(asked.order, proof=proof)
+    assert is_signed(signed, fds[0], keys if has_keys else None) == is_accepted
 
 
 def test_the_payload_of_the_longest_request_is_accepted(fds):

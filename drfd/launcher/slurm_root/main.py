@@ -31,7 +31,6 @@ from drfd.launcher.protocol import (
     LAUNCH,
     SECRET_NAME,
     SOCKET_NAME,
-    Assignment,
     BadMessage,
     LaunchOrder,
     decode,
@@ -42,7 +41,7 @@ from drfd.launcher.protocol import (
 from drfd.launcher.runner import inheritance
 from drfd.launcher.runner.shortage import failure
 from drfd.launcher.settings import account_of
-from drfd.launcher.signatures import SigningKeys, with_check
+from drfd.launcher.signatures import SigningKeys, is_signed
 from drfd.launcher.slurm_root import requests, words
 from drfd.launcher.slurm_root.requests import RootRequest
 from drfd.launcher.system.nobody import without_rights
@@ -216,7 +215,7 @@ class _Helper:
             raise BadMessage("the order launches nothing on a node")
         if (refusal := self.setup.policy.refusal(order.uid)) is not None:
             raise BadMessage(refusal)
-        if not with_check(Assignment(order, payload_fd), self.keys).is_signed:
+        if not is_signed(order, payload_fd, self.keys):
             raise BadMessage("the request is not signed by its user: submit it again")
         with _in_memory() as env, _in_memory() as script, _in_memory() as prepared:
             given = payload_fd, env.fileno(), script.fileno()
