@@ -609,7 +609,8 @@ class Ledger:
             (self.queues.add if sign > 0 else self.queues.remove)(job, wanted)
         if job.state not in ALLOCATED_STATES:
             return
-        leaf, held = job.spec.leaf, self.allocation(job)
+        leaf = job.spec.leaf
+        held = self.allocation(job) if sign > 0 else self.allocations[leaf][job.id]
         if job.instances and not job.only_notifies:
             count_instances(job.instances, sign, self.taken)
         change = add if sign > 0 else sub

@@ -39,7 +39,8 @@ class Debt(NamedTuple):
         cls, leaf: str, owed: int, now_s: float, share_tree: ShareTree, idle: Fraction = ZERO
     ) -> Debt:
         node = share_tree.nodes[leaf]
-        entitled = _billionths(node.entitlement.most * node.factor)
+        most, (up, down) = node.entitlement.most, node.ratio
+        entitled = _WHOLE * most.numerator * up // (most.denominator * down)
         return cls(owed, _ms(now_s), _billionths(idle), entitled)
 
     def owed_at(self, now_s: float) -> int:

@@ -183,31 +183,27 @@ class _Pass:
         #: The demands with which a job may start; or, where more demands than leaves wait, the
         #: leaves of which one may, each with its first job that fits: of thousands of unlike
         #: demands a pass looks only at those up to the first that may start.
-        self.startable: set[Vector] = {*self.wait_index.leaves}
+        self.startable: set[Vector] = {*self.wait_index.alike}
         self.unlike: dict[str, Entry] = {}
         #: How long a job with one of the startable demands may run, so that it delays nothing.
         self.longest_s = inf
-        #: The leaves that may be among these.
-        self._candidates: Collection[str] = self.wait_index.heads
         #: Results of `_deadline_s`, until a job starts or gets a reservation.
         self._deadlines: dict[Vector, float | None] = {}
 
     def find_startable(self) -> None:
+        """Leave out what cannot start: resources only shrink from now on."""
         index = self.wait_index
-        self.startable, self.unlike = set(), {}
-        if len(index.leaves) <= len(index.heads):
-            self.startable = {*index.leaves}
+        if not index.are_unlike:
+            self.startable = {*index.alike}
             self.renew_startable()
             return
-        sums = self.backfill.free.sums
-        for leaf in self._candidates:
+        self.startable, sums = set(), self.backfill.free.sums
+        for leaf, line in index.heads_in_order.items():
             room = self.share_tree.headroom(leaf, sums)
-            if leaf in index.heads and fits(index.least_needed(leaf), room):
-                line = index.heads_in_order[leaf]
+            if fits(index.least_needed(leaf), room):
                 first = next((entry for entry, demand in line if fits(demand, room)), None)
                 if first is not None:
                     self.unlike[leaf] = first
-        self._candidates = [*self.unlike]
 
     def renew_startable(self) -> None:
         """Leave out the demands for which there is no room any more: all of them if no job is short
@@ -328,6 +324,7 @@ class _Pass:
 def drf(pass_input: PassInput) -> Plan:
     drf_pass = _DrfPass(pass_input, by_satisfaction)
     drf_pass.renew_reservations()
+    drf_pass.find_startable()
     drf_pass.serve(promise_only=True)
     drf_pass.serve(promise_only=False)
     drf_pass.charge_idle()
@@ -410,7 +407,6 @@ class _DrfPass(_Pass):
 
     def serve(self, *, promise_only: bool) -> None:
         """Run one phase: phase 0 of docs/fairness.md, by promises alone, or phase 1."""
-        self.find_startable()
         context = self.pass_context
         #: The leaves whose first job has been considered for a reservation, and those with the node
         #: at whose limit it may get one.
@@ -528,7 +524,7 @@ class _DrfPass(_Pass):
     @cached_property
     def left_fitting(self) -> list[Vector]:
         """The demands of waiting jobs that fit into what is left free at the end of the pass."""
-        return [each for each in self.wait_index.leaves if self.backfill.free.fits(each)]
+        return [each for each in self.wait_index.alike if self.backfill.free.fits(each)]
 
     def charge_idle(self) -> None:
         """Charge what reservations keep idle from now on to their leaves: what waiting jobs would

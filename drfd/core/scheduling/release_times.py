@@ -8,6 +8,7 @@ could lower the estimates for large jobs by short ones of next to nothing.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -210,7 +211,7 @@ class Ends:
         while self._unread:
             job = ledger.jobs.get(self._unread.pop())
             if job is not None and job.is_allocated:
-                self._read(job, ledger)
+                self._read(job, ledger, run_times, now_s)
         found = list[LineEnd]()
         for job_id in self._moving:
             job = ledger.jobs[job_id]
@@ -233,7 +234,7 @@ class Ends:
         found.sort(key=_time)
         return found
 
-    def _read(self, job: Job, ledger: Ledger) -> None:
+    def _read(self, job: Job, ledger: Ledger, run_times: RunTimes, now_s: float) -> None:
         if job.held_by is not None and job.state is JobState.SUSPENDED:
             # Nobody knows when a job that a user keeps suspended will be resumed.
             return
@@ -243,5 +244,9 @@ class Ends:
         spec = job.spec
         kind = self._kinds[job.id] = spec.user, spec.demand, spec.time_limit_s
         _, jobs = self._alike.setdefault(spec.user, {}).setdefault(kind, (spec, {}))
-        jobs[job.id] = job.started_at + job.suspended_s, ledger.allocations[spec.leaf][job.id]
-        self._lines.pop(spec.user, None)
+        held = ledger.allocations[spec.leaf][job.id]
+        jobs[job.id] = job.started_at + job.suspended_s, held
+        if spec.user in self._lines:
+            _, ends = self._lines[spec.user]
+            insort(ends, (run_times.end_s(job, now_s), job.id, held), key=_time)
+            self._lines[spec.user] = now_s, ends

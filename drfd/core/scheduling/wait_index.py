@@ -87,8 +87,7 @@ class WaitIndex:
         self.heads_in_order: dict[str, list[Head]] = {}
         #: See `least_needed`; and how many demands of the leaf have gone since it was computed.
         self._least: dict[str, tuple[Vector, int]] = {}
-        #: The leaves that wait for each demand vector, and their first jobs of it in order.
-        self.leaves: dict[Vector, set[str]] = {}
+        #: Each demand vector that any leaf waits for → its first jobs in order, with their leaves.
         self.alike: dict[Vector, list[tuple[Entry, str]]] = {}
         #: The first waiting job of each leaf. Jobs that can never start (which a change of the
         #: configuration leaves behind) count only if the leaf has no others.
@@ -240,11 +239,16 @@ class WaitIndex:
     def first_jobs(self, demands: Iterable[Vector]) -> Iterator[tuple[Entry, str, Vector]]:
         """Yield the first job of each of these demands of each leaf, with both, in order; perhaps
         those of other demands, too. What is merged are demands or leaves, whichever are fewer."""
-        if len(self.leaves) <= len(self.heads):
+        if not self.are_unlike:
             alike = [zip(self.alike[each], repeat(each)) for each in demands]
             return ((entry, leaf, demand) for (entry, leaf), demand in merge(*alike))
         lines = [zip(line, repeat(leaf)) for leaf, line in self.heads_in_order.items()]
         return ((entry, leaf, demand) for (entry, demand), leaf in merge(*lines))
+
+    @property
+    def are_unlike(self) -> bool:
+        """Return whether more demand vectors than leaves wait."""
+        return len(self.alike) > len(self.heads)
 
     def least_needed(self, leaf: str) -> Vector:
         """Return the least that any of the leaf's first jobs needs, of each resource by itself, or
@@ -362,19 +366,16 @@ class WaitIndex:
             if entry is not None:
                 least = tuple(map(min, least, demand))
             self._least[leaf] = least, removed + (entry is None)
+        alike = self.alike.setdefault(demand, [])
         if before is not None:
             del line[bisect_left(line, (before, demand))]
-            alike = self.alike[demand]
             del alike[bisect_left(alike, (before, leaf))]
         if entry is not None:
             heads[demand] = entry
             insort(line, (entry, demand))
-            insort(self.alike.setdefault(demand, []), (entry, leaf))
-            self.leaves.setdefault(demand, set()).add(leaf)
-            return
-        self.leaves[demand].discard(leaf)
-        if not self.leaves[demand]:
-            del self.leaves[demand], self.alike[demand]
+            insort(alike, (entry, leaf))
+        elif not alike:
+            del self.alike[demand]
 
     def _forget_length(self, leaf: str, demand: Vector) -> None:
         self._lengths.get(leaf, {}).pop(demand, None)
