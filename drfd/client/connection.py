@@ -298,23 +298,12 @@ class Connection:
         daemon."""
         return {**fields, "env": addressed(fields["env"], str(self.path))}
 
-    def submit(self, **fields: object) -> replies.SubmitReply:
+    def submit(
+        self, meanwhile: Callable[[], None] | None = None, /, **fields: object
+    ) -> replies.SubmitReply:
         """Submit a job. A submission whose reply was lost is sent again with the same key, so that
-        it is queued once."""
-        return self._only(self._submit_together([{"key": new_key(), **fields}]))
-
-    def send_submission(self, job: Mapping[str, object]) -> None:
-        """Send a submission, with its key; `submitted` returns the reply."""
-        self._learn_key()
-        self._send(self._encoded("submit", self._signed(job)))
-
-    def submitted(self, job: Mapping[str, object]) -> replies.SubmitReply:
-        """Return the reply to a submission that has been sent. If it is lost, the submission is
-        sent again, as by `submit`."""
-        return self._only(self._submit_together([job], is_sent=True))
-
-    def _only(self, found: Sequence[replies.SubmitReply | DrfdError]) -> replies.SubmitReply:
-        [reply] = found
+        it is queued once. `meanwhile` is called once, if possible while the daemon is at work."""
+        [reply] = self._submit_together([{"key": new_key(), **fields}], meanwhile)
         if isinstance(reply, DrfdError):
             raise reply
         return reply
@@ -338,36 +327,28 @@ class Connection:
         read()
         while following:
             some, following = following, []
-            yield from self._submit_together(some, meanwhile=read)
+            yield from self._submit_together(some, read)
         if errors:
             raise errors[0]
 
     def _submit_together(
-        self,
-        jobs: Sequence[Mapping[str, object]],
-        *,
-        is_sent: bool = False,
-        meanwhile: Callable[[], None] | None = None,
+        self, jobs: Sequence[Mapping[str, object]], meanwhile: Callable[[], None] | None
     ) -> Sequence[replies.SubmitReply | DrfdError]:
         """Return the reply or the refusal of each job. Those without a reply when the connection is
-        lost are sent again with their keys. `is_sent`: the only one has been sent. `meanwhile` is
-        called once, if possible before the first reply is waited for."""
+        lost are sent again with their keys. `meanwhile` is called once, if possible before the
+        first reply is waited for."""
         found: list[replies.SubmitReply | DrfdError] = []
         reconnect = Reconnect(self, is_renewed=False)
         is_asked = False
         while len(found) < len(jobs):
             try:
-                count = 1
-                if not is_sent:
-                    is_asked = self._learn_key() or is_asked
-                    count = self._send_some([self._signed(each) for each in jobs[len(found) :]])
-                is_sent = False
+                is_asked = self._learn_key() or is_asked
+                count = self._send_some([self._signed(each) for each in jobs[len(found) :]])
                 if meanwhile is not None:
                     meanwhile()
                     meanwhile = None
                 got = self._receive_some(count)
             except Unavailable as error:
-                is_sent = False
                 reconnect.pause(error)
                 continue
             except DrfdError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from drfd.client.connection import choose, new_key
+from drfd.client.connection import choose
 from drfd.client.submission import submission
 from drfd.common.errors import Refused
 from drfd.payload.submitter import ATTACHED, as_given, capture
@@ -176,21 +176,22 @@ def attached(line: JobLine, client: Connection) -> JobView:
         job = client.addressed(request_of(line, attach=attach_socket.path))
         if not line.values["no_warnings"]:
             warn(line, job)
-        job = {"key": new_key(), **job}
-        client.send_submission(job)
-
-        # From here on the daemon is at work; what follows is slow to load.
+        reply = client.submit(_load_terminal, **job)
+        for text in () if line.values["no_warnings"] else reply.get("notes", ()):
+            say(text)
         from drfd_cli.terminal.attached import attend
 
-        def answer() -> int:
-            reply = client.submitted(job)
-            for text in () if line.values["no_warnings"] else reply.get("notes", ()):
-                say(text)
-            return reply["id"]
-
         return attend(
-            client, attach_socket, signals, answer, is_quiet=bool(line.values.get("quiet")),
+            client, attach_socket, signals, reply["id"], is_quiet=bool(line.values.get("quiet")),
             escape=line.values.get("escape") or "~",
         )  # fmt: skip
     finally:
         attach_socket.close()
+
+
+def _load_terminal() -> None:
+    """Load what is slow to load, while the daemon starts the job."""
+    from drfd_cli.terminal.attached import is_interactive
+
+    if is_interactive():
+        import drfd_cli.terminal.relay  # noqa: F401

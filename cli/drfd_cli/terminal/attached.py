@@ -22,7 +22,6 @@ from drfd.common.errors import DrfdError, Unavailable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any, NoReturn
 
     from drfd.protocol.replies import JobView
@@ -55,26 +54,22 @@ def attend(
     client: Connection,
     attach_socket: AttachSocket,
     signals: list[int],
-    submit: Callable[[], int],
+    job_id: int,
     *,
     is_quiet: bool,
     escape: str,
 ) -> JobView:
     """Relay the terminal of a job until it has ended, and return the ended job.
 
-    `submit` returns the id of the job, which connects to `attach_socket`; the socket is closed at
-    the end. `signals`: the list to which arriving signals are added; the first that asks drf to end
-    cancels the job.
+    The job connects to `attach_socket`, which is closed at the end. `signals`: the list to which
+    arriving signals are added; the first that asks drf to end cancels the job.
     """
-    terminal = None
+    terminal = relay = None
     try:
         if is_interactive():
             from drfd_cli.terminal.relay import PtyRelay, Terminal
 
             terminal = Terminal(0)
-        job_id = submit()
-        relay = None
-        if terminal is not None:
             terminal.disable_echo()
             relay = PtyRelay(terminal, escape)
         attached_run = AttachedRun(client, job_id, attach_socket, relay, signals, is_quiet=is_quiet)
