@@ -519,26 +519,23 @@ def _percent(part: float) -> str:
     return f"{part:.0%}" if part >= 0.1 or part == 0 else f"{part:.1%}"
 
 
-def columns_of_jobs(
-    panel: TopPanel, rows: list[SnapshotRow], own: Sequence[str], at_s: float
-) -> list[Column]:
-    """Return the columns of a list of jobs, and those with the keys `own`, which the user wants
-    besides."""
-    live = live_columns(at_s)
+def jobs_table(
+    scene: Scene,
+    panel: TopPanel,
+    rows: list[SnapshotRow],
+    marks: dict[str, Painted],
+    theme: Theme,
+    columns: int,
+    **more: Any,
+) -> PanelTable:
+    """Return the panel of a list of jobs, with the columns that the user wants besides. The whole
+    reasons of waiting jobs stand below the rows if there is room."""
+    live = live_columns(scene.now_s)
     shown = with_values([live[key] for key in _SHOWN[panel]], rows)
-    for column in map(live.__getitem__, own):
+    for column in map(live.__getitem__, scene.state.columns):
         widths = [columns_of(str(column.cell(row))) for row in rows]
         least = max([len(column.title), *(min(each, _MOST_OWN) for each in widths)])
         shown.append(replace(column, least=least, rank=_OWN))
-    return shown
-
-
-def jobs_table(
-    panel: TopPanel, rows: list[SnapshotRow], marks: dict[str, Painted], theme: Theme,
-    columns: int, shown: list[Column], **more: Any,
-) -> PanelTable:  # fmt: skip
-    """Return the panel of a list of jobs. The whole reasons of waiting jobs stand below the rows if
-    there is room."""
 
     def mark_of(row: SnapshotRow) -> Painted:
         return marks.get(leaf_of(row), _NOBODY)

@@ -22,7 +22,6 @@ from drfd_cli.top.keys import HELP, KEYS, Page, refusal, word_of
 from drfd_cli.top.paint import Line, Theme, fit, joined, wrap
 from drfd_cli.top.panels import (
     PanelTable,
-    columns_of_jobs,
     draw,
     first_line,
     header,
@@ -234,12 +233,10 @@ def _tables(
     for panel, words in titles.items():
         found = f" ({len(rows[panel]):,} shown)" if is_filtered else ""
         by = f" by {state.order(panel)}" if state.sorted_by.get(panel) else ""
-        wanted = columns_of_jobs(panel, rows[panel], state.columns, scene.now_s)
-        table = jobs_table(
-            panel, rows[panel], marks, theme, right, wanted,
-            title=words + found + by + ", reversed" * (panel in state.backwards),
-            more=more if panel is TopPanel.WAITING else "",
-        )  # fmt: skip
+        title = words + found + by + ", reversed" * (panel in state.backwards)
+        table = jobs_table(scene, panel, rows[panel], marks, theme, right, title=title)
+        if panel is TopPanel.WAITING:
+            table = replace(table, more=more)
         if is_filtered:
             table = replace(table, nothing=f"none of these {table.more}".rstrip())
         tables[panel] = table
