@@ -368,6 +368,19 @@ def test_what_is_equal_has_one_hash_and_the_order_of_three_makes_no_difference(v
     assert len({len(set(each)) for each in permutations(values)}) == 1
 
 
+LEFT = some.tuples(some.integers(-2, 9), some.integers(-2, 9))
+
+
+@given(AMOUNTS, some.integers(0, 5), LEFT, some.sampled_from([1, 2, 3, None]))
+def test_as_many_jobs_start_together_as_one_after_the_other(demand, most, sums, count):
+    nodes = {str(at): sums for at in range(count or 0)}
+    free = FreeResources(tuple(each * (count or 1) for each in sums), nodes, nodes)
+    left, started = free, 0
+    while started < most and left.fits(demand):
+        left, started = left - left.placed(demand), started + 1
+    assert free.filled(demand, most) == (started, left)
+
+
 # -- countable things, one by one ------------------------------------------------------------------
 
 

@@ -262,6 +262,18 @@ class FreeResources(Struct, frozen=True, dict=True):
         assert found is not None, "a job was started for which there was no room"
         return found
 
+    def filled(self, demand: Vector, most: int) -> tuple[int, FreeResources]:
+        """Return how many jobs of this demand start here together, `most` at most, and what they
+        leave."""
+        count, free = 0, self
+        if not self.capacity:
+            pairs = list(zip(demand, self.sums, strict=True))
+            count = max(0, min([most, *[there // asked for asked, there in pairs if asked]]))
+            return count, FreeResources(tuple([there - asked * count for asked, there in pairs]))
+        while count < most and free.fits(demand):
+            count, free = count + 1, free - free.placed(demand)
+        return count, free
+
     def _roomy(self, demand: Vector) -> Iterator[str]:
         """Yield the names of the nodes that have enough free."""
         names = list(self.nodes)

@@ -532,10 +532,9 @@ class _DrfPass(_Pass):
         if not self.backfill.reservations:
             return
         index, tree, kept = self.wait_index, self.share_tree, dict[str, Vector]()
-        free = self.backfill.free
         fitting = self.left_fitting
         #: What is left of what is free, and of limits.
-        left = {ROOT: free}
+        left = {ROOT: self.backfill.free}
         for (_, job_id), leaf, demand in index.first_jobs(fitting):
             if not left[ROOT].fits(demand):
                 continue
@@ -543,14 +542,17 @@ class _DrfPass(_Pass):
             if not isinstance(closed, Delays):
                 continue
             owner = closed.reservation.leaf
-            nodes = (ROOT, *tree.limited_nodes(leaf))
-            for path in nodes[1:]:
-                left.setdefault(path, FreeResources(tree.room_below(path)))
-            for _ in range(index.count(leaf, demand)):
-                if not all(left[path].fits(demand) for path in nodes):
-                    break
-                left |= {path: left[path] - left[path].placed(demand) for path in nodes}
-                kept[owner] = plus(kept.get(owner, (0,) * len(demand)), demand)
+            count, limited = index.count(leaf, demand), tree.limited_nodes(leaf)
+            for path in limited:
+                room = left.setdefault(path, FreeResources(tree.room_below(path)))
+                count, _ = room.filled(demand, count)
+            count, left[ROOT] = left[ROOT].filled(demand, count)
+            if not count:
+                continue
+            for path in limited:
+                _, left[path] = left[path].filled(demand, count)
+            together = tuple([amount * count for amount in demand])
+            kept[owner] = plus(kept.get(owner, (0,) * len(demand)), together)
             if not any(left[ROOT].fits(each) for each in fitting):
                 break
         now_s = self.pass_context.now_s
