@@ -302,18 +302,16 @@ class Engine:
         return Work(st.Tick(self.clock())) if self.wants_turn else None
 
     def _finish_turn(self, batch: list[Work]) -> None:
-        """Do what no client waits for, after a turn with this batch: clients have their answers."""
+        """Log a turn with this batch, and arm the timer of the next tick: clients have their
+        answers. Only a tick looks at deadlines: one that has passed in another turn is due at once,
+        however many such turns a user asks for."""
         self._log()
-        self._set_timer(is_after_tick=any(isinstance(work.stimulus, st.Tick) for work in batch))
-
-    def _set_timer(self, *, is_after_tick: bool) -> None:
-        """Arm the timer of the next tick. Only a tick looks at deadlines: one that has passed in
-        another turn is due at once, however many such turns a user asks for."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         due_s = self.due_s()
         if due_s is not None:
+            is_after_tick = any(isinstance(work.stimulus, st.Tick) for work in batch)
             overdue_s = _OVERDUE_S if is_after_tick else 0.0
             self._timer = asyncio.get_running_loop().call_later(
                 due_s if due_s > 0 else overdue_s, lambda: self.submit(Work(st.Tick(self.clock())))
@@ -746,14 +744,11 @@ class Engine:
         self._wants_pass = True
         if job is not None:
             self.scheduler.note(job)
-            self._store_curve(event, job)
+            curve = self.curve_of(job) if isinstance(event, ev.Cleaned) else None
+            if curve is not None:
+                self.journal.put_curve(job.id, curve)
             kind, before = type(event).__name__, self._touched.get(job.id)
             self._touched[job.id] = job, kind if before is None else f"{before[1]},{kind}"
-
-    def _store_curve(self, event: ev.Event, job: Job) -> None:
-        curve = self.curve_of(job) if isinstance(event, ev.Cleaned) else None
-        if curve is not None:
-            self.journal.put_curve(job.id, curve)
 
     def _is_cleaning(self, key: tuple[int, int]) -> bool:
         job = self.ledger.jobs.get(key[0])

@@ -155,14 +155,6 @@ class Watched:
             self.niced_s += min(used_s, measurements.niced_between(self.niced, niced))
         self.niced = niced
 
-    def note_memory(self) -> None:
-        """Count the memory of the latest sample, which is of a running job."""
-        memory = self.samples[-1].memory_bytes
-        if memory is not None:
-            self.memory_sum += memory
-            self.memory_count += 1
-            self.working_bytes = max(self.working_bytes or 0, memory)
-
     def late_cores_milli(self) -> int | None:
         """Return the mean use of cores over the samples that are kept, or None for too few."""
         first, last = self.samples[0], self.samples[-1]
@@ -245,8 +237,11 @@ class Meter:
         if watched is None:
             return None
         breach = self._sample(job, watched)
-        watched.note_memory()
         sample = watched.samples[-1]
+        if sample.memory_bytes is not None:
+            watched.memory_sum += sample.memory_bytes
+            watched.memory_count += 1
+            watched.working_bytes = max(watched.working_bytes or 0, sample.memory_bytes)
         if sample.cpu_s is not None:
             beyond_us = self._note_beyond(job, sample.cpu_s, sample.mono_s)
             watched.beyond_us = beyond_us if len(watched.samples) > 1 else None
