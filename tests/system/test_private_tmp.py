@@ -197,7 +197,8 @@ def test_spaces_survive_drfd_and_not_their_jobs(instance, users, work, spaces):
 
 @pytest.mark.anew
 def test_a_million_files_hold_up_nobody(instance, users, work, spaces):
-    """They are removed beside the launcher's loop, and a cleaner that is killed has a successor."""
+    """They are removed beside the launcher's loop, and a cleaner that is killed has a successor at
+    the next end of a job."""
     alice, _ = users
     count = int(os.environ.get("DRFD_TEST_FILES", "60000"))
     fill = f"for i in range({count}): open(f'/tmp/{{i}}', 'w').close()"
@@ -213,6 +214,7 @@ def test_a_million_files_hold_up_nobody(instance, users, work, spaces):
         if stat_of(pid)[16:17] == ["10"]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+    assert instance.ended("--", "true", cwd=work)["state"] == "COMPLETED"
     wait_for("all files gone", lambda: is_empty(spaces), seconds=300)
 
 

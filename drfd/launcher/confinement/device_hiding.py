@@ -102,6 +102,8 @@ class HiddenByController:
         own = shared_with or find_own(mountinfo, memberships, _CONTROLLER)
         #: Directory of the cgroups of jobs, which is made for the first; None if there can be none.
         self.parent = None if own is None else f"{own}/{group}"
+        #: The same, unless others make it.
+        self._own = None if self.is_shared else self.parent
 
     def hiding(self) -> tuple[bool, str]:
         """Return what `Confinement.hiding` does."""
@@ -117,9 +119,7 @@ class HiddenByController:
     def directories(self, key: Key) -> list[str]:
         """Return the attempt's directories, besides those of other controllers: none or one, which
         may be missing."""
-        if self.parent is None or self.is_shared:
-            return []
-        return [self._directory(key)]
+        return [] if self._own is None else [f"{self._own}/{cgroup_name(key)}"]
 
     def entrance(self, key: Key) -> list[str]:
         """Return the directories among `directories` that there are."""
@@ -129,25 +129,19 @@ class HiddenByController:
         """Make the attempt's cgroup and refuse these devices in it. `place` is where it is in a
         hierarchy of others. Raises LimitFailed, OSError."""
         directory = f"{self._made()}/{place}"
-        if not self.is_shared:
-            directory = self._directory(key)
+        for directory in self.directories(key):
             os.mkdir(directory)
         _deny(directory, hidden)
 
     def leftovers(self) -> list[Key]:
         """Return the attempts that have a directory, but for those that share their hierarchy."""
-        if self.parent is None or self.is_shared:
-            return []
-        return keys_of(self.parent)
+        return [] if self._own is None else keys_of(self._own)
 
     def close(self) -> None:
         """Remove the directory of all jobs, unless it is in use."""
-        if self.parent is not None and not self.is_shared:
+        if self._own is not None:
             with suppress(OSError):
-                os.rmdir(self.parent)
-
-    def _directory(self, key: Key) -> str:
-        return f"{self.parent}/{cgroup_name(key)}"
+                os.rmdir(self._own)
 
     def _made(self) -> str:
         """Return the directory of the cgroups of jobs, which is there then. Raises LimitFailed,

@@ -56,13 +56,12 @@ _LIVE = re.compile(r"[1-9][0-9]{0,17}\.[1-9][0-9]{0,17}\.[0-9]{1,10}")
 _GONE = re.compile(r"gone-[0-9a-f]+-[0-9]{1,10}")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _RM = "/bin/rm"
-#: How many spaces one program removes, its memory in bytes, and how many programs try to remove a
-#: space before the rest of it is left to the next launcher.
+#: How many spaces one program removes, and its memory in bytes. What it leaves is left to the next
+#: launcher.
 _MOST_NAMES = 1000
 _RM_BYTES = 1 << 29
 #: Seconds in which rm says whose it is: it may lie on a file system that hangs.
 _RM_SAYS_S = 20.0
-_MOST_TRIES = 3
 
 
 class Unsafe(Exception):
@@ -103,8 +102,8 @@ class PrivateSpaces:
         self._homes: dict[str, int] = {}
         #: The directory for new attempts, without links.
         self.home: str | None = None
-        #: uid → (home, name) of each space that is to be removed, in order → programs that tried.
-        self._waste: dict[int, dict[tuple[str, str], int]] = {}
+        #: uid → (home, name) of each space that is to be removed, in order.
+        self._waste: dict[int, dict[tuple[str, str], None]] = {}
         #: Users whose spaces a program is removing: however long one takes, others do not wait.
         self._cleaning: set[int] = set()
         if home is not None:
@@ -135,7 +134,8 @@ class PrivateSpaces:
                 os.chmod(each, 0o1777, dir_fd=fd)  # noqa: S103
 
     def remove(self, place: str | None) -> None:
-        """Remove an ended attempt's space: an empty one at once, a full one in another process."""
+        """Remove an ended attempt's space: an empty one at once, a full one in another process, as
+        what is left of earlier ones."""
         if place is None:
             return
         home, name = os.path.split(place)
@@ -151,6 +151,7 @@ class PrivateSpaces:
             except OSError:
                 self._throw_away(home, name)
                 return
+        self._clean()
 
     def sweep(self, places: Set[str], usual: str | None) -> None:
         """Remove spaces of attempts that have no file any more, after a crash or a reboot: all but
@@ -191,13 +192,13 @@ class PrivateSpaces:
         self._discard(home, gone)
 
     def _discard(self, home: str, name: str) -> None:
-        self._waste.setdefault(_uid_in(name), {})[home, name] = 0
+        self._waste.setdefault(_uid_in(name), {})[home, name] = None
         self._clean()
 
     def _clean(self) -> None:
         """Begin the removal of the spaces of each user for whom it has not begun."""
         for uid, waste in self._waste.items():
-            if uid in self._cleaning or not waste:
+            if uid in self._cleaning:
                 continue
             home, _ = next(iter(waste))
             fd, names = self._homes[home], [name for where, name in waste if where == home]
@@ -225,20 +226,17 @@ class PrivateSpaces:
 
     def _cleaned(self, uid: int, home: str, names: list[str], status: int) -> None:
         self._cleaning.discard(uid)
-        # As for lack of memory: the end of the next attempt tries again, and this counts as no try.
-        was_killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-        for name in names:
-            tries = self._waste[uid].pop((home, name)) + (not was_killed)
-            if not os.access(name, os.F_OK, dir_fd=self._homes[home], follow_symlinks=False):
-                continue
-            if tries < _MOST_TRIES:
-                self._waste[uid][home, name] = tries
-            else:
-                log.error("event=space-not-removed path=%s/%s", home, name)
-        if was_killed:
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+            # As for lack of memory: the end of the next attempt tries again.
             log.warning("event=removal-killed uid=%d", uid)
-        else:
-            self._clean()
+            return
+        for name in names:
+            del self._waste[uid][home, name]
+            if os.access(name, os.F_OK, dir_fd=self._homes[home], follow_symlinks=False):
+                log.error("event=space-not-removed path=%s/%s", home, name)
+        if not self._waste[uid]:
+            del self._waste[uid]
+        self._clean()
 
 
 def _uid_in(name: str) -> int:
