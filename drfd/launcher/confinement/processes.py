@@ -10,7 +10,7 @@ import errno
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from signal import SIGKILL
 
 from drfd.common.signals import number_of, reached
@@ -34,10 +34,17 @@ class Members(ABC):
 
     def pids(self) -> list[int]:
         """Return the living processes, those of cgroups further in included."""
+        return [*self._each()]
+
+    def _each(self) -> Iterator[int]:
+        """Yield them, those of the first hierarchy before the others are read: nearly always these
+        are all, of which there may be thousands, and each list takes the kernel milliseconds."""
         found = pids_in(self._directory)
+        yield from found
         for other in self._others:
-            found += set(pids_in(other)).difference(found)
-        return found
+            more = set(pids_in(other)).difference(found)
+            yield from more
+            found += more
 
     @abstractmethod
     def is_populated(self) -> bool:
@@ -70,7 +77,7 @@ class Members(ABC):
         # Where the cgroup that freezes is gone, another may be in use.
         for number in numbers:
             pids = reached(self.pids(), number, first)
-            process.signal_those(pids, self.pids, number_of(number))
+            process.signal_those(pids, self._each, number_of(number))
         with unless_gone():
             self._set_frozen(False)
 
@@ -152,7 +159,7 @@ class MembersV1(Members):
     """The processes of a cgroup on version 1, by its directory of the freezer controller."""
 
     def is_populated(self) -> bool:
-        return bool(self.pids())
+        return next(self._each(), None) is not None
 
     def _set_frozen(self, wanted: bool) -> None:
         Freezer(self._directory).state = "FROZEN" if wanted else "THAWED"

@@ -14,8 +14,8 @@ from drfd.linux.kernel_files import get, get_record
 
 #: Number of fields of /proc/PID/stat that are split, from the third (state) on.
 _FIELDS = 20
-#: Largest number of pidfds that are open at a time.
-_HELD_AT_A_TIME = 128
+#: Largest number of pidfds that are open at a time: all are listed again for so many.
+_HELD_AT_A_TIME = 512
 
 
 def is_readable(fd: int, within_s: float) -> bool:
@@ -142,8 +142,8 @@ def count_of_user(uid: int) -> int:
 
 def signal_those(pids: Collection[int], listed: Callable[[], Iterable[int]], number: int) -> None:
     """Send a signal to processes that were listed a moment ago, some of which may be exiting. The
-    list is read again while their pidfds are held, so that a process that got the pid of one that
-    has exited is not signalled: it is not on the list."""
+    list is read again while their pidfds are held, up to the last of them, so that a process that
+    got the pid of one that has exited is not signalled: it is not on the list."""
     chosen = [*pids]
     for first in range(0, len(chosen), _HELD_AT_A_TIME):
         held: dict[int, int] = {}
@@ -153,9 +153,13 @@ def signal_those(pids: Collection[int], listed: Callable[[], Iterable[int]], num
                     held[pid] = os.pidfd_open(pid)
                 except ProcessLookupError:
                     continue
-            living = {*listed()}
+            gone = {*held}
+            for pid in listed():
+                gone.discard(pid)
+                if not gone:
+                    break
             # In their order: a shell that is told before its child does not go on after its end.
-            for pid in [each for each in held if each in living]:
+            for pid in [each for each in held if each not in gone]:
                 try:
                     signal.pidfd_send_signal(held[pid], number)
                 except (ProcessLookupError, PermissionError):

@@ -98,6 +98,24 @@ def test_who_has_the_number_of_one_that_has_left_is_not_signalled():
         other.kill()
 
 
+def test_thousands_are_listed_a_few_times_and_only_as_far_as_they_go():
+    """The launcher's only thread took a second for the signals to a job of four thousand: it listed
+    all of them, in seven hierarchies, for each hundred. Meanwhile nobody's job began."""
+    lists = []
+
+    def listed() -> Iterator[int]:
+        lists.append(0)
+        yield member.pid
+        lists.append("more")
+
+    with subprocess.Popen(["sleep", "60"]) as member:
+        pids = [*range(1 << 22, (1 << 22) + 4000), member.pid]
+        process.signal_those(pids, listed, signal.SIGKILL)
+        assert member.wait(60) == -signal.SIGKILL
+    assert "more" not in lists
+    assert len(lists) <= 8
+
+
 # -- files of the kernel, written and read at once ----------------------------------------
 
 
