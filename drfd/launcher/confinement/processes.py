@@ -68,16 +68,16 @@ class Members(ABC):
         return False
 
     def signal(self, *numbers: int, first: int | None = None) -> None:
-        """Signal the processes that each signal is for, `first` being the job's first one, while
-        all are frozen, so that a fork bomb cannot outrun this. Thaws them afterwards."""
+        """Send these signals to the processes that the first of them is for, `first` being the
+        job's first one, while all are frozen, so that a fork bomb cannot outrun this. Thaws them
+        afterwards."""
         with unless_gone():
             self._set_frozen(True)
             # Where it is delayed, listed processes can be signalled all the same.
             self._stand_still()
         # Where the cgroup that freezes is gone, another may be in use.
-        for number in numbers:
-            pids = reached(self.pids(), number, first)
-            process.signal_those(pids, self._each, number_of(number))
+        pids = reached(self._each(), numbers[0], first)
+        process.signal_those(pids, self._each, *map(number_of, numbers))
         with unless_gone():
             self._set_frozen(False)
 

@@ -140,8 +140,8 @@ def count_of_user(uid: int) -> int:
     return count
 
 
-def signal_those(pids: Collection[int], listed: Callable[[], Iterable[int]], number: int) -> None:
-    """Send a signal to processes that were listed a moment ago, some of which may be exiting. The
+def signal_those(pids: Collection[int], listed: Callable[[], Iterable[int]], *numbers: int) -> None:
+    """Send signals to processes that were listed a moment ago, some of which may be exiting. The
     list is read again while their pidfds are held, up to the last of them, so that a process that
     got the pid of one that has exited is not signalled: it is not on the list."""
     chosen = [*pids]
@@ -161,7 +161,8 @@ def signal_those(pids: Collection[int], listed: Callable[[], Iterable[int]], num
             # In their order: a shell that is told before its child does not go on after its end.
             for pid in [each for each in held if each not in gone]:
                 try:
-                    signal.pidfd_send_signal(held[pid], number)
+                    for number in numbers:
+                        signal.pidfd_send_signal(held[pid], number)
                 except (ProcessLookupError, PermissionError):
                     continue
         finally:
