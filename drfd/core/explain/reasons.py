@@ -332,7 +332,7 @@ def external_use(case: Case) -> Wait | None:
 def _without_room(case: Case, path: str) -> Wait | None:
     """Return what takes the room at the node that the job lacks."""
     job, plan, found = case.job, case.plan, case.plan.no_room
-    key = case.leaf, case.demand, case.ledger.allocations.version
+    key = case.leaf, case.demand, case.ledger.allocated
     # A suspended job holds something itself.
     if job.state is not JobState.PENDING:
         found = {}

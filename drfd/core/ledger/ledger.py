@@ -3,9 +3,9 @@
 `apply` is the only writer. It decides nothing, because it also replays the past, and is given only
 events that are durable or about to be.
 
-The ledger also counts jobs by state and user (`JobCounts`), and has the jobs with an allocation by
-leaf (`Allocations`), and those with a condition: the end of another job (`Dependents`), or a time
-(`Begins`). A job with a condition is PENDING but in no queue.
+The ledger also counts jobs by state and user (`JobCounts`), and has the jobs with a condition: the
+end of another job (`Dependents`), or a time (`Begins`). A job with a condition is PENDING but in no
+queue.
 """
 
 from __future__ import annotations
@@ -55,25 +55,6 @@ from drfd.core.model.machine import (
     each_instance,
 )
 from drfd.core.model.resources import Axes
-
-
-class Allocations(dict[str, dict[int, Allocation]]):
-    """What each job holds that has an allocation, by leaf and id; a leaf without any is absent."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        #: Grows with each change.
-        self.version = 0
-
-    def add(self, leaf: str, job_id: int, held: Allocation) -> None:
-        self.version += 1
-        self.setdefault(leaf, {})[job_id] = held
-
-    def remove(self, leaf: str, job_id: int) -> None:
-        self.version += 1
-        del self[leaf][job_id]
-        if not self[leaf]:
-            del self[leaf]
 
 
 def keeps_allocation(before: Job, job: Job) -> bool:
@@ -222,8 +203,8 @@ class Ledger:
         self.queues = Queues(self.arrays)
         #: Sum of the allocations of each leaf; a leaf without any is absent.
         self.used: dict[str, Vector] = {}
-        #: Jobs that have an allocation, by leaf; their sum is `used`.
-        self.allocations = Allocations()
+        #: What each job holds that has an allocation, by leaf and id; a leaf without any is absent.
+        self.allocations: dict[str, dict[int, Allocation]] = {}
         #: Sum of `used`.
         self.allocated = Allocation(self.nothing)
         #: Allocated instances of countable resources, each of one job.
@@ -617,11 +598,11 @@ class Ledger:
         self.allocated = change(self.allocated, held)
         self.used[leaf] = tuple(map(change, self.used.get(leaf, self._nothing), held.sums))
         if sign > 0:
-            self.allocations.add(leaf, job.id, held)
+            self.allocations.setdefault(leaf, {})[job.id] = held
         else:
-            self.allocations.remove(leaf, job.id)
-            if leaf not in self.allocations:
-                del self.used[leaf]
+            del self.allocations[leaf][job.id]
+            if not self.allocations[leaf]:
+                del self.allocations[leaf], self.used[leaf]
         self.queues.count_running(job, sign)
 
     def check(self) -> None:
