@@ -27,7 +27,9 @@ from contextlib import closing
 from functools import partial
 from getpass import getuser
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+
+import msgspec
 
 TESTS = Path(__file__).parent
 sys.path.insert(0, str(TESTS))
@@ -42,7 +44,7 @@ from drfd.core.usage import BeyondTally, Curve, GpuTally, Point  # noqa: E402
 from drfd.journal.journal import Journal  # noqa: E402
 from drfd.journal.records import encode  # noqa: E402
 from drfd.launcher import attempt_files, protocol  # noqa: E402
-from drfd.launcher.protocol import AttemptLimits, DiskLimit, LaunchOrder  # noqa: E402
+from drfd.launcher.protocol import AttemptLimits, DiskLimit, LaunchOrder, Order  # noqa: E402
 from drfd.linux.device_nodes import DeviceNode  # noqa: E402
 from fakes import apply_and_append, payload, replace, spec  # noqa: E402
 from instance import ALONE, CONFIG, Instance, wait_for  # noqa: E402
@@ -224,33 +226,25 @@ ORDER = LaunchOrder(
         disks=(DiskLimit(device="8:0", read_bps=1000, write_bps=2000),),
     ),
 )  # fmt: skip
-RANGED_ORDER = replace(
-    ORDER, limits=replace(ORDER.limits, cores_max_milli=8000, groups=("of-lab", "of-alice"))
-)
 _ONE = {"id": 5, "attempt": 1}
-ORDERS: list[Message] = [
-    protocol.message_of(protocol.LAUNCH, ORDER),
-    protocol.message_of(
-        protocol.LAUNCH,
-        replace(ORDER, devices=protocol.Devices(
-            frozenset({DeviceNode("c", 195, 0)}), frozenset({1}), (("0000:01:00.0", 1 << 30),)
-        )),
-    ),
-    protocol.message_of(protocol.LAUNCH, RANGED_ORDER),
-    protocol.message_of(
-        protocol.LAUNCH, replace(ORDER, node="n1", gres=(("gpu", 1),)),
-    ),
-    protocol.message_of(protocol.NOTIFY, ORDER),
-    protocol.message_of(
-        protocol.EXEC, protocol.ExecOrder(**_ONE, number=1, pid=9, start_ticks=8, proof="0" * 64),
-    ),
-    protocol.message_of(protocol.SIGNAL, protocol.SignalOrder(**_ONE, count=3, signals=(10, 12))),
-    protocol.message_of(protocol.WEIGHTS, protocol.WeightsOrder((("of-lab/of-alice", 2000),))),
-    {"cmd": protocol.REMOVE_FILES, "attempts": [_ONE]},
-    {"cmd": protocol.LIST},
-    {"cmd": protocol.KEY, "uid": 1000},
-    {"cmd": protocol.MEASURE_GPUS, "on": True},
-    *({"cmd": command, **_ONE} for command in ("terminate", "kill", "freeze", "thaw", "remove")),
+ORDERS: list[Order] = [
+    ORDER,
+    replace(ORDER, devices=protocol.Devices(
+        frozenset({DeviceNode("c", 195, 0)}), frozenset({1}), (("0000:01:00.0", 1 << 30),)
+    )),
+    replace(ORDER, limits=replace(
+        ORDER.limits, cores_max_milli=8000, groups=("of-lab", "of-alice")
+    )),
+    replace(ORDER, node="n1", gres=(("gpu", 1),)),
+    replace(ORDER, is_notice=True),
+    protocol.ExecOrder(**_ONE, number=1, pid=9, start_ticks=8, proof="0" * 64),
+    protocol.SignalOrder(**_ONE, count=3, signals=(10, 12)),
+    protocol.WeightsOrder((("of-lab/of-alice", 2000),)),
+    protocol.RemoveFilesOrder(((5, 1),)),
+    protocol.ListOrder(),
+    protocol.KeyOrder(1000),
+    protocol.MeasureGpusOrder(on=True),
+    *(protocol.ControlOrder(**_ONE, do=do) for do in get_args(protocol.Control)),
 ]  # fmt: skip
 _NOW = {"at_s": 7.5, "mono_s": 2.5}
 REPORTS: list[Message] = [
@@ -455,8 +449,7 @@ def write_state(place: Path) -> None:
     (place / "attempts").mkdir(parents=True, exist_ok=True)
     _write_journal(place / "journal.sql")
     _write_attempts(place / "attempts")
-    sent = [protocol.decode(protocol.encode(order)) for order in ORDERS]
-    _write_lines(place / "orders.jsonl", sent)
+    _write_lines(place / "orders.jsonl", map(msgspec.to_builtins, ORDERS))
     _write_lines(place / "reports.jsonl", REPORTS)
 
 

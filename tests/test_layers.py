@@ -95,7 +95,7 @@ PACKAGES = {
     "hatchling": {"launcher"},
     "pynvml": {"launcher"},
     "sqlite3": {"journal"},
-    "msgspec": {"core", "protocol", "journal", "daemon", "experiments"},
+    "msgspec": {"core", "protocol", "journal", "daemon", "launcher", "experiments"},
     "prometheus_client": {"daemon"},
     "cloudpickle": {"futures"},
     "click": {"cli", "experiments"},
@@ -254,7 +254,8 @@ def test_the_command_line_starts_light():
 
 @pytest.mark.parametrize("unit", ["drfd-launcher", "drfd-slurm-launcher", "drfd-slurm-root"])
 def test_a_launcher_loads_nothing_of_the_controllers(unit):
-    """Root runs all of it: the standard library, cgroupspy, and what is written for it."""
+    """Root runs all of it: the standard library, what reads orders and cgroups, and what is written
+    for it."""
     text = (ROOT / "systemd" / f"{unit}.service").read_text()
     [line] = re.findall("^ExecStart=@PYTHON@ -I -m (.*)$", text, re.MULTILINE)
     program = (
@@ -271,4 +272,5 @@ def test_a_launcher_loads_nothing_of_the_controllers(unit):
     own = {name.split(".")[1] for name in loaded if name.startswith("drfd.")}
     assert own <= {"launcher", *GROUND, *(["slurm"] * is_slurms)}
     foreign = {name.split(".")[0] for name in loaded} - sys.stdlib_module_names
-    assert foreign == {"drfd", *(["cgroupspy"] * (not is_slurms))}
+    orders = {"msgspec", "typing_extensions"}
+    assert foreign - orders == {"drfd", *(["cgroupspy"] * (not is_slurms))}

@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from drfd.launcher import protocol
 from drfd.launcher.attempt_files import Key
 from drfd.launcher.protocol import Assignment
 
@@ -44,13 +43,13 @@ class AttemptState(StrEnum):
 
 class AttemptEvent(StrEnum):
     #: Orders.
-    LAUNCH = protocol.LAUNCH
-    TERMINATE = protocol.TERMINATE
-    KILL = protocol.KILL
-    FREEZE = protocol.FREEZE
-    THAW = protocol.THAW
-    REMOVE = protocol.REMOVE
-    REMOVE_FILE = protocol.REMOVE_FILES
+    LAUNCH = "launch"
+    TERMINATE = "terminate"
+    KILL = "kill"
+    FREEZE = "freeze"
+    THAW = "thaw"
+    REMOVE = "remove"
+    REMOVE_FILE = "remove-files"
     #: It may be started, and its user's account is known; or it may not be, and that was reported.
     READY = "ready"
     REFUSED = "refused"

@@ -12,7 +12,13 @@ from drfd.launcher import protocol
 from drfd.launcher.attempt import Attempt, AttemptAction, AttemptEvent, AttemptState
 from drfd.launcher.attempt_files import Key, Records
 from drfd.launcher.port import Port
-from drfd.launcher.protocol import Assignment, Order, RemoveFilesOrder, SignalOrder
+from drfd.launcher.protocol import (
+    Assignment,
+    ControlOrder,
+    Order,
+    RemoveFilesOrder,
+    SignalOrder,
+)
 from drfd.launcher.runner.shortage import failure
 from drfd.launcher.system import process
 
@@ -129,7 +135,7 @@ class Performer(ABC, Generic[_Each]):
 
     # -- orders -----------------------------------------------------------------------------
 
-    def _order(self, command: str, order: Order) -> None:
+    def _order(self, order: Order) -> None:
         """Carry out an order that is about attempts alone, and launches none."""
         match order:
             case SignalOrder():
@@ -138,10 +144,10 @@ class Performer(ABC, Generic[_Each]):
                     attempt.signals = order.count, order.signals
                     self._signal_later(attempt)
             case RemoveFilesOrder(attempts):
-                for each in attempts:
-                    self._happen(self._attempt(each.key), AttemptEvent.REMOVE_FILE)
-            case protocol.AttemptOrder():
-                self._happen(self._attempt(order.key), AttemptEvent(command))
+                for key in attempts:
+                    self._happen(self._attempt(key), AttemptEvent.REMOVE_FILE)
+            case ControlOrder():
+                self._happen(self._attempt(order.key), AttemptEvent(order.do))
 
     def _launch(self, assignment: Assignment) -> None:
         attempt = self._attempt(assignment.order.key)
@@ -162,7 +168,7 @@ class Performer(ABC, Generic[_Each]):
         attempt.pending = assignment
 
     def _drop(self, attempt: _Each) -> None:
-        if attempt.pending is not None and not attempt.pending.is_notice:
+        if attempt.pending is not None and not attempt.pending.order.is_notice:
             self._put(attempt, None)
 
     def _cancel(self, attempt: _Each) -> None:

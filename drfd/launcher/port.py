@@ -13,13 +13,15 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from drfd.common.failpoints import reach
 from drfd.launcher.protocol import (
     BadMessage,
+    Hello,
     LaunchOrder,
     Message,
     Order,
-    decode,
     encode,
     is_system_account,
     read_order,
@@ -78,12 +80,12 @@ class Port:
         self,
         selector: selectors.BaseSelector,
         *,
-        on_connect: Callable[[], Message],
-        on_order: Callable[[str, Order, int], None],
+        on_connect: Callable[[], Hello],
+        on_order: Callable[[Order, int], None],
     ) -> None:
-        """Register with the loop. `on_connect` returns the first report. `on_order` gets a command,
-        its order, and the descriptor of a LaunchOrder's payload, a sealed file, which it must
-        close; else -1."""
+        """Register with the loop. `on_connect` returns the first report. `on_order` gets an order,
+        and the descriptor of a LaunchOrder's payload, a sealed file, which it must close; else
+        -1."""
         self._selector, self._hello, self._handle = selector, on_connect, on_order
         self._listener.setblocking(False)
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
@@ -92,7 +94,7 @@ class Port:
     def is_connected(self) -> bool:
         return self._connection is not None
 
-    def send(self, report: Message) -> None:
+    def send(self, report: Message | Struct) -> None:
         """Send a report to the controller with the next `flush`, if the controller is connected;
         one that connects later gets all again."""
         if self._connection is None:
@@ -169,16 +171,16 @@ class Port:
             return
         for line in ends:
             try:
-                self._take(decode(line))
+                self._take(line)
             except BadMessage as error:
                 log.error("event=bad-order error=%s", error)
                 self._drop()
                 return
 
-    def _take(self, message: Message) -> None:
+    def _take(self, line: bytes) -> None:
         """Carry out an order. A descriptor that does not belong to it, or is no payload, is closed
         with the connection. Raises BadMessage."""
-        command, order = read_order(message)
+        order = read_order(line)
         fd = -1
         if isinstance(order, LaunchOrder):
             # The descriptor came with the first byte of this line, or before.
@@ -189,7 +191,7 @@ class Port:
             except NotSealed as error:
                 raise BadMessage(str(error)) from None
             fd = self._fds.popleft()
-        self._handle(command, order, fd)
+        self._handle(order, fd)
 
 
 def _send_all(connection: socket.socket, data: bytes) -> None:

@@ -32,6 +32,7 @@ from drfd.launcher.port import Policy, Port
 from drfd.launcher.protocol import (
     Assignment,
     ExecOrder,
+    Hello,
     KeyOrder,
     LaunchOrder,
     ListOrder,
@@ -250,39 +251,35 @@ class Launcher(Performer[LocalAttempt]):
 
     # -- orders -----------------------------------------------------------------------------
 
-    def _hello(self) -> Message:
+    def _hello(self) -> Hello:
         for attempt in self._attempts.values():
             attempt.is_reported = False
         # The controller orders it anew.
         self._gpu_meter.turn(False)
-        return protocol.hello_report(
-            protocol.Hello(
-                kind=self.confinement.kind,
-                controls=self.confinement.controls(),
-                cores=self.confinement.cores(),
-                hiding=self.confinement.hiding(),
-                mounts=self.confinement.mounts(),
-                warnings=self.warnings,
-                private_tmp=self._spaces.home,
-                removes_ipc=self.removes_ipc,
-                exec=self.confinement.kind != "none",
-                processes=None if self.processes is None else asdict(self.processes),
-                min_uid=self.policy.min_uid,
-                allowed_uids=sorted(self.policy.allowed_uids),
-                ranges=self.confinement.has_ranges(),
-                limits_gpus=sorted(self.confinement.limitable_gpus()),
-            )
+        return Hello(
+            kind=self.confinement.kind,
+            controls=self.confinement.controls(),
+            cores=self.confinement.cores(),
+            hiding=self.confinement.hiding(),
+            mounts=self.confinement.mounts(),
+            warnings=self.warnings,
+            private_tmp=self._spaces.home,
+            removes_ipc=self.removes_ipc,
+            exec=self.confinement.kind != "none",
+            processes=None if self.processes is None else asdict(self.processes),
+            min_uid=self.policy.min_uid,
+            allowed_uids=sorted(self.policy.allowed_uids),
+            ranges=self.confinement.has_ranges(),
+            limits_gpus=sorted(self.confinement.limitable_gpus()),
         )
 
-    def _handle(self, command: str, order: Order, payload_fd: int) -> None:
+    def _handle(self, order: Order, payload_fd: int) -> None:
         """Carry out an order. `payload_fd`, a LaunchOrder's, belongs to this method."""
         match order:
+            case LaunchOrder(is_notice=True):
+                self._notify(Assignment(order, payload_fd))
             case LaunchOrder():
-                assignment = Assignment(order, payload_fd, is_notice=command == protocol.NOTIFY)
-                if assignment.is_notice:
-                    self._notify(assignment)
-                else:
-                    self._launch(assignment)
+                self._launch(Assignment(order, payload_fd))
             case ExecOrder():
                 self._exec(order)
             case WeightsOrder():
@@ -295,7 +292,7 @@ class Launcher(Performer[LocalAttempt]):
             case MeasureGpusOrder(on):
                 self._gpu_meter.turn(on)
             case _:
-                self._order(command, order)
+                self._order(order)
 
     def _pursue(self, attempt: LocalAttempt) -> None:
         self._schedule.add(attempt)
@@ -370,7 +367,7 @@ class Launcher(Performer[LocalAttempt]):
 
     def _fail(self, attempt: LocalAttempt, text: str, short: Shortage | None = None) -> None:
         """Report that an attempt is not launched, or its owner not notified."""
-        is_notice = attempt.pending is not None and attempt.pending.is_notice
+        is_notice = attempt.pending is not None and attempt.pending.order.is_notice
         self._put(attempt, None)
         if is_notice:
             attempt.notice = f"failed: {text}"
@@ -391,7 +388,7 @@ class Launcher(Performer[LocalAttempt]):
                 refusal = None if assignment.is_signed else _NOT_SIGNED
             if refusal is not None:
                 self._fail(attempt, refusal)
-            elif full is not None and assignment.is_notice:
+            elif full is not None and order.is_notice:
                 # It waits for the end of other jobs.
                 self._schedule.put_off(attempt, *KILL_PAUSES_S)
             elif full is not None:
@@ -436,7 +433,8 @@ class Launcher(Performer[LocalAttempt]):
         assignment, account, key = attempt.pending, attempt.account, attempt.key
         assert assignment is not None
         assert account is not None
-        order, is_notice = assignment.order, assignment.is_notice
+        order = assignment.order
+        is_notice = order.is_notice
         if not is_notice:
             attempt.space = self._spaces.place_for(key, order.uid)
             self._sweeps.begun(order.uid)
@@ -717,7 +715,7 @@ class Launcher(Performer[LocalAttempt]):
         reach("remove.before-rmdir")
         if not self.confinement.remove(key):
             self._try_again(attempt)
-        elif attempt.pending is not None and attempt.pending.is_notice:
+        elif attempt.pending is not None and attempt.pending.order.is_notice:
             self._admit(attempt)
         else:
             if records is not None and records.is_notice:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from drfd.core.decisions import stimuli as st
 from drfd.core.model.job import Job, JobState
 from drfd.daemon.engine.engine import Engine, Work
@@ -26,7 +28,7 @@ GREETING = protocol.Hello(
     min_uid=0,
     allowed_uids=[],
 )
-HELLO = protocol.hello_report(GREETING)
+HELLO: Message = msgspec.to_builtins(GREETING)
 LIST = {"cmd": "list"}
 
 
@@ -64,7 +66,10 @@ class FakeLauncher:
                 if message == {"cmd": "marker"}:
                     self.marker.set()
                     continue
-                self.orders.append(message)
+                # Named by what is to be done.
+                if message.pop("is_notice", False):
+                    message["cmd"] = "notify"
+                self.orders.append(message | {"cmd": message.pop("do", message["cmd"])})
                 if message == LIST:
                     self.send(*self.news, {"report": "listed", "known": self.known, "owners": {}})
         writer.close()

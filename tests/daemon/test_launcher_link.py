@@ -277,7 +277,7 @@ class LinkBench(Behind):
             await asyncio.sleep(0.002)
             await until(lambda: not self.link._tasks, lambda: "a thread looks GPUs up")
         self.launcher.marker.clear()
-        self.link.send({"cmd": "marker"})
+        self.link.wire.send(b'{"cmd": "marker"}\n')
         async with asyncio.timeout(60):
             await self.launcher.marker.wait()
 
@@ -441,7 +441,7 @@ async def test_files_of_ended_attempts_are_removed_by_one_order(bench, monkeypat
         b.taken()
         await b.report(ended(1, gone=True), ended(2, gone=True))
         await until(lambda: b.launcher.orders, lambda: b.job(2))
-        both = [{"id": 1, "attempt": 1}, {"id": 2, "attempt": 1}]
+        both = [[1, 1], [2, 1]]
         assert b.taken() == [{"cmd": "remove-files", "attempts": both}]
         assert [*b.meter.watched_attempts()] == [], "no report follows that would end it"
 

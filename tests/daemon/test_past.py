@@ -1,6 +1,5 @@
 """What is asked of jobs that are over, and reports."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from drfd.core.decisions.stimuli import RemovedReport, Tick
 from drfd.core.model.job import Usage
 from drfd.core.usage import Curve, Point
 from drfd.daemon.children.children import Children
-from fakes import ADMIN, ALICE, BOB, ended, launched, now
+from fakes import ADMIN, ALICE, BOB, ended, launched, now, replace
 
 
 async def history(desk: Desk, actor: Any, **fields: Any) -> list[int]:

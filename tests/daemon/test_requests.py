@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Awaitable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -61,6 +60,7 @@ from fakes import (
     ended,
     launched,
     now,
+    replace,
     rules,
     spec,
     tables,

@@ -19,12 +19,13 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import pytest
+from msgspec import structs
 
 import drfd
 import failing
@@ -32,14 +33,14 @@ from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Key, Records
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import (
-    LAUNCH,
-    NOTIFY,
     AttemptLimits,
+    Control,
+    ControlOrder,
     LaunchOrder,
+    ListOrder,
     Message,
-    decode,
+    Order,
     encode,
-    message_of,
 )
 from drfd.launcher.runner import identity
 from drfd.launcher.runner.failures import failure_of
@@ -77,8 +78,7 @@ def until(what: str, probe: Callable[[], T], show: Callable[[], object] = str) -
 # -- orders ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Asked(LaunchOrder):
+class Asked(LaunchOrder, frozen=True, kw_only=True, tag="asked"):
     """An order, and beside it what its user has written, as one row of fields."""
 
     id: int = 1
@@ -103,7 +103,7 @@ class Asked(LaunchOrder):
 
     @property
     def order(self) -> LaunchOrder:
-        return LaunchOrder(**{each.name: getattr(self, each.name) for each in fields(LaunchOrder)})
+        return LaunchOrder(**{each: getattr(self, each) for each in LaunchOrder.__struct_fields__})
 
     @property
     def content(self) -> LaunchPayload:
@@ -342,7 +342,7 @@ class Driver:
         that no order may have."""
         return self._ask(
             do="start",
-            order=decode(encode(message_of(LAUNCH, order.order))),
+            order=encode(order.order).decode(),
             payload=order.data.hex(),
             cwd=order.cwd,
             attempts=str(files.path),
@@ -529,35 +529,35 @@ class Controller:
         finally:
             os.kill(self.peer_pid, signal.SIGCONT)
 
-    def send(self, message: Message) -> None:
-        self.send_raw(encode(message))
+    def send(self, order: Order) -> None:
+        self.send_raw(encode(order))
 
     def send_raw(self, data: bytes) -> None:
         self._connection.sendall(data)
 
     def launch(self, order: Asked) -> None:
-        self.send_sealed(message_of(LAUNCH, order.order), order.data)
+        self.send_sealed(order.order, order.data)
 
     def notify(self, order: Asked) -> None:
         """Its arguments are the command."""
-        told = replace(order, notify=order.argv)
-        self.send_sealed(message_of(NOTIFY, order.order), told.data)
+        told = structs.replace(order, notify=order.argv, is_notice=True)
+        self.send_sealed(told.order, told.data)
 
-    def send_sealed(self, message: Message, data: bytes) -> None:
+    def send_sealed(self, order: Order, data: bytes) -> None:
         fd = seal(data)
-        line = encode(message)
+        line = encode(order)
         sent = socket.send_fds(self._connection, [line], [fd])
         os.close(fd)
         # A launcher that dies of the order may be gone by now.
         if sent < len(line):
             self.send_raw(line[sent:])
 
-    def ask(self, command: str, key: Key = (1, 1)) -> None:
-        self.send({"cmd": command, "id": key[0], "attempt": key[1]})
+    def ask(self, command: Control, key: Key = (1, 1)) -> None:
+        self.send(ControlOrder(do=command, id=key[0], attempt=key[1]))
 
     def list(self) -> list[Message]:
         """All that the launcher says it knows, `listed` last."""
-        self.send({"cmd": "list"})
+        self.send(ListOrder())
         reports = [self.next_report()]
         while reports[-1]["report"] != "listed":
             reports.append(self.next_report())
@@ -591,7 +591,7 @@ class Controller:
         except TimeoutError:
             raise AssertionError(f"no report within {WAIT_S} s after {self._seen}") from None
         assert line, f"the launcher has ended the connection after {self._seen}"
-        report = decode(line)
+        report: Message = json.loads(line)
         if report["report"] == "nodes":
             self.nodes = report
             return self.next_report()

@@ -7,10 +7,11 @@ import json
 import os
 import signal
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, sys.argv[1])
+
+from msgspec.structs import replace
 
 from drfd.launcher import attempt_files
 from drfd.launcher.confinement.interface import CgroupPlan, Prepared
@@ -99,7 +100,7 @@ plan.EXEC_S = 60.0
 
 
 def start(request: dict) -> int:
-    _, order = read_order(request["order"])
+    order = read_order(request["order"].encode())
     order = replace(order, variables=order.variables | request["forged"])
     plan.START_S = 1.0 if request["place"] in ("stopped", "frozen") else 120.0
     places = {

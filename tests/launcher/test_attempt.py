@@ -6,8 +6,9 @@ import signal
 import tempfile
 from collections import Counter
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import strategies as some
@@ -24,7 +25,7 @@ from drfd.launcher.attempt import TRANSITIONS, AttemptAction, AttemptEvent, Atte
 from drfd.launcher.attempt_files import Key, Records
 from drfd.launcher.confinement.interface import Confinement, Prepared
 from drfd.launcher.port import Policy
-from drfd.launcher.protocol import AttemptOrder, LaunchOrder, ListOrder, RemoveFilesOrder
+from drfd.launcher.protocol import Control, ControlOrder, ListOrder, RemoveFilesOrder
 from drfd.launcher.runner.runner import Runner
 from drfd.launcher.runner.starter.program import Starter
 from drfd.launcher.server import Launcher
@@ -130,7 +131,7 @@ class Runners:
         assert job.key not in kernel.runners
         assert job.key not in kernel.jobs
         assert job.key in kernel.cgroups
-        if not job.assignment.is_notice:
+        if not job.assignment.order.is_notice:
             is_new = kernel.launch[job.key] > kernel.removal[job.key]
             assert is_new, "started after its removal was ordered"
             assert kernel.released[job.key] <= kernel.removal[job.key], "started twice"
@@ -209,29 +210,27 @@ class Life(RuleBasedStateMachine):
     @rule(key=A_KEY, is_notice=SELDOM, knows=USUALLY, fails=SELDOM)
     def launch(self, key: Key, *, is_notice: bool, knows: bool, fails: bool) -> None:
         self.knows, self.runners.fails = knows, fails
-        asked: LaunchOrder = order(cwd=self.directory.name, id=key[0]).order  # type: ignore[arg-type]
-        command = protocol.NOTIFY if is_notice else protocol.LAUNCH
+        asked = order(cwd=Path(self.directory.name), id=key[0], is_notice=is_notice).order
         last = self.kernel.removal if is_notice else self.kernel.launch
         last[key] = next(self.kernel.orders)
-        self.launcher._handle(command, asked, os.open(os.devnull, os.O_RDONLY))
+        self.launcher._handle(asked, os.open(os.devnull, os.O_RDONLY))
         self.runners.fails = False
 
-    @rule(key=A_KEY, command=some.sampled_from(protocol.ABOUT_ONE))
-    def order_one(self, key: Key, command: str) -> None:
-        if command == protocol.REMOVE:
+    @rule(key=A_KEY, command=some.sampled_from(get_args(Control)))
+    def order_one(self, key: Key, command: Control) -> None:
+        if command == "remove":
             self.kernel.removal[key] = next(self.kernel.orders)
-        self.launcher._handle(command, AttemptOrder(id=key[0], attempt=key[1]), -1)
+        self.launcher._handle(ControlOrder(do=command, id=key[0], attempt=key[1]), -1)
 
     @rule(key=A_KEY)
     def remove_file(self, key: Key) -> None:
         self.kernel.removal[key] = next(self.kernel.orders)
-        each = AttemptOrder(id=key[0], attempt=key[1])
-        self.launcher._handle(protocol.REMOVE_FILES, RemoveFilesOrder((each,)), -1)
+        self.launcher._handle(RemoveFilesOrder((key,)), -1)
 
     @rule()
     def list(self) -> None:
         """None is lost: all that is there is in the list."""
-        self.launcher._handle(protocol.LIST, ListOrder(), -1)
+        self.launcher._handle(ListOrder(), -1)
         known = self.reports[-1]["known"]
         assert {*self.files(), *self.kernel.cgroups, *self.kernel.runners} <= {*known}
 
@@ -335,7 +334,7 @@ class Life(RuleBasedStateMachine):
         self.knows = True
         for _ in range(9):
             for key in KEYS:
-                self.order_one(key, protocol.REMOVE)
+                self.order_one(key, "remove")
                 self.runner_dies(key)
             self.time_passes(20.0)
         assert self.launcher._attempts == {}

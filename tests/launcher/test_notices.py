@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from drfd.launcher.protocol import ExecOrder, SignalOrder, message_of
+from drfd.launcher.protocol import ExecOrder, SignalOrder
 from drfd.launcher.system import process
 from kernel_calls import leased
 from launcher.rig import UNTIL_GO, Asked, Controller, go, order, pid_in, shell, state_of, until
@@ -106,7 +106,7 @@ def test_signals_that_still_wait_for_their_turn_at_the_end_of_the_job_are_not_fo
 
     def signal_to(key: int, count: int) -> None:
         asked = SignalOrder(id=key, attempt=1, count=count, signals=(signal.SIGUSR1,))
-        controller.send(message_of("signal", asked))
+        controller.send(asked)
 
     with controller.at_once():
         # The first one takes long, and its user's next one waits.
@@ -171,7 +171,7 @@ def answer(
     """Why this process, by pid and start, is not moved into the job."""
     pid, ticks = process
     asked = ExecOrder(id=job.id, attempt=job.attempt, number=number, pid=pid, start_ticks=ticks)
-    controller.send(message_of("exec", asked))
+    controller.send(asked)
     return controller.take("exec", id=job.id, attempt=job.attempt, number=number)["text"]
 
 

@@ -1,5 +1,6 @@
 """The launcher's one door. The loop is the test's; sockets and credentials are real."""
 
+import json
 import os
 import selectors
 import socket
@@ -11,11 +12,11 @@ import pytest
 
 from drfd.launcher import port as module
 from drfd.launcher.port import Policy, Port
-from drfd.launcher.protocol import KeyOrder, Message, Order, decode
+from drfd.launcher.protocol import KeyOrder, Message, Order
 from launcher.rig import WAIT_S, python
 
 HELLO = {"report": "hello"}
-KEY_OF_1 = ("key", KeyOrder(1))
+KEY_OF_1 = KeyOrder(1)
 
 
 def said(uid: int) -> bytes:
@@ -32,14 +33,14 @@ class Door:
         self._listener.bind("")
         self._listener.listen(8)
         self.address = self._listener.getsockname()
-        self.orders: list[tuple[str, Order]] = []
+        self.orders: list[Order] = []
         self.port = Port(self._listener, controller_uid)
         self._selector = selectors.DefaultSelector()
-        self.port.open(self._selector, on_connect=lambda: dict(HELLO), on_order=self._handle)
+        self.port.open(self._selector, on_connect=lambda: HELLO, on_order=self._handle)
 
-    def _handle(self, command: str, order: Order, payload_fd: int) -> None:
+    def _handle(self, order: Order, payload_fd: int) -> None:
         assert payload_fd == -1
-        self.orders.append((command, order))
+        self.orders.append(order)
 
     def turn(self) -> None:
         """Run the loop until nothing is to be done any more."""
@@ -86,12 +87,13 @@ class Caller:
             pass
         finally:
             self._socket.settimeout(WAIT_S)
-        return [decode(line) for line in data.splitlines()]
+        return [json.loads(line) for line in data.splitlines()]
 
     def hear(self) -> Message:
         """Wait for a line."""
         with self._socket.makefile("rb") as lines:
-            return decode(lines.readline())
+            found: Message = json.loads(lines.readline())
+            return found
 
     def is_dropped(self) -> bool:
         """Whether the other side has closed; fails if it has said something before."""

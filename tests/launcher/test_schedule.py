@@ -16,7 +16,7 @@ from drfd.launcher import schedule as module
 from drfd.launcher.attempt import AttemptState
 from drfd.launcher.attempt_files import Key
 from drfd.launcher.port import Policy
-from drfd.launcher.protocol import AttemptOrder, Message, SignalOrder
+from drfd.launcher.protocol import Control, ControlOrder, Message, SignalOrder
 from drfd.launcher.runner.runner import Runner
 from drfd.launcher.runner.starter.program import Starter
 from drfd.launcher.schedule import KILL_PAUSES_S, LocalAttempt, Schedule
@@ -128,13 +128,13 @@ def launcher(directory, place, reports, clock) -> Iterator[Launcher]:
     launcher._selector.close()
 
 
-def ask(launcher: Launcher, command: str, key: Key) -> None:
-    launcher._handle(command, AttemptOrder(id=key[0], attempt=key[1]), -1)
+def ask(launcher: Launcher, command: Control, key: Key) -> None:
+    launcher._handle(ControlOrder(do=command, id=key[0], attempt=key[1]), -1)
 
 
 def signals(launcher: Launcher, key: Key, count: int, *numbers: int) -> None:
     asked = SignalOrder(id=key[0], attempt=key[1], count=count, signals=numbers)
-    launcher._handle("signal", asked, -1)
+    launcher._handle(asked, -1)
 
 
 def run(launcher: Launcher) -> None:

@@ -8,11 +8,11 @@ import io
 import os
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
 from drfd.launcher.signatures import KeyFiles, SigningKeys, is_signed, sealed_digest
 from drfd.launcher.system.accounts import AccountProcess

@@ -176,7 +176,7 @@ def test_who_has_the_controllers_uid_cannot_run_anything_as_somebody_else(
     code = """
 import os, socket, sys
 sys.path.insert(0, sys.argv[1])
-from drfd.launcher.protocol import AttemptLimits, LaunchOrder, encode, message_of
+from drfd.launcher.protocol import AttemptLimits, LaunchOrder, encode
 from drfd.payload.pack import of_request
 from drfd.linux.sealed import seal
 uid, user, home = int(sys.argv[3]), sys.argv[4], sys.argv[5]
@@ -196,7 +196,7 @@ def say(*orders, sealed=True):
         line.connect(sys.argv[2])
         for each in orders:
             fd = seal(data) if sealed else os.memfd_create("x")
-            socket.send_fds(line, [encode(message_of("launch", each))], [fd])
+            socket.send_fds(line, [encode(each)], [fd])
         line.shutdown(socket.SHUT_WR)
         print(line.makefile().read())
 say(order(91, None, {}), order(92, "0" * 64, {}))

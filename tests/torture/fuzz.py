@@ -75,7 +75,7 @@ def frame(data: bytes) -> None:
 def orders(data: bytes) -> None:
     """A line from the controller to the launcher, which runs as root."""
     try:
-        protocol.read_order(protocol.decode(data))
+        protocol.read_order(data)
     except protocol.BadMessage:
         pass
 

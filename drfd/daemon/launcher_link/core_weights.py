@@ -16,7 +16,7 @@ from drfd.daemon.engine.engine import Engine
 from drfd.daemon.launcher_link.link import Link
 from drfd.daemon.launcher_link.messages import groups_of
 from drfd.daemon.launcher_link.wire import Wire
-from drfd.launcher.protocol import WEIGHT, WEIGHTS, WeightsOrder, message_of
+from drfd.launcher.protocol import WEIGHT, WeightsOrder
 
 
 class CoreWeights:
@@ -78,4 +78,4 @@ class CoreWeights:
         changed = {name: part for name, part in found.items() if self._sent.get(name) != part}
         self._sent = found
         if changed:
-            self._link.send(message_of(WEIGHTS, WeightsOrder(tuple(changed.items()))))
+            self._link.send(WeightsOrder(tuple(changed.items())))

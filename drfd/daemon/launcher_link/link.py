@@ -48,17 +48,16 @@ from drfd.daemon.users.turns import UserTurns
 from drfd.devices.gpus import GPU
 from drfd.journal.submissions import Payload
 from drfd.launcher import protocol
-from drfd.launcher.protocol import Message
 from drfd.linux.unix_sockets import at_socket
 
 log = logging.getLogger("drfd")
 
-_COMMANDS = {
-    effects.Terminate: protocol.TERMINATE,
-    effects.Kill: protocol.KILL,
-    effects.Freeze: protocol.FREEZE,
-    effects.Thaw: protocol.THAW,
-    effects.RemoveAttempt: protocol.REMOVE,
+_CONTROLS: dict[type[effects.Effect], protocol.Control] = {
+    effects.Terminate: "terminate",
+    effects.Kill: "kill",
+    effects.Freeze: "freeze",
+    effects.Thaw: "thaw",
+    effects.RemoveAttempt: "remove",
 }
 #: Seconds between two attempts to connect, and to a launcher of another version.
 RETRY_S, FAULT_RETRY_S = 0.05, 1.0
@@ -167,7 +166,7 @@ class Link:
         #: Uid → when its key was last ordered (monotonic clock).
         self._keys_ordered_s: dict[int, float] = {}
         #: Ended attempts of which only the file is left, whose removal is to be ordered.
-        self._gone: list[protocol.AttemptOrder] = []
+        self._gone: list[AttemptKey] = []
         #: What waits for a look at the machine's GPUs, or for its turn to make an order.
         self._tasks: set[asyncio.Task[None]] = set()
         #: The turns of all users; and those of each, of whom one at most waits for them.
@@ -234,7 +233,7 @@ class Link:
         there is no such attempt, or no launcher."""
         if key not in self.strays or not self.is_ready():
             return False
-        self.send({"cmd": protocol.REMOVE, "id": key[0], "attempt": key[1]})
+        self.send(protocol.ControlOrder(do="remove", id=key[0], attempt=key[1]))
         return True
 
     # -- the connection ---------------------------------------------------------------------------
@@ -293,19 +292,20 @@ class Link:
     def _take(self, line: bytes) -> None:
         """Take a report. Raises BadMessage, ConnectionError."""
         if self.state is LinkState.AWAY:
-            self._take_hello(protocol.decode(line))
+            self._take_hello(line)
         else:
             self._take_report(messages.read_report(line))
 
-    def _take_hello(self, message: Message) -> None:
+    def _take_hello(self, line: bytes) -> None:
         """Take the launcher's first report. Raises ConnectionError for one of another version,
         which may lack any other field, or one that is malformed."""
-        self.fault = _version_fault(message.get("version"), is_home=self.nodes.has_home)
-        if self.fault is None:
-            try:
-                self.hello = hello = msgspec.convert(message, protocol.Hello)
-            except msgspec.ValidationError as error:
-                self.fault = f"the first report of the launcher cannot be understood: {error}"
+        try:
+            version = msgspec.json.decode(line, type=_Versioned).version
+            self.fault = _version_fault(version, is_home=self.nodes.has_home)
+            if self.fault is None:
+                self.hello = hello = msgspec.json.decode(line, type=protocol.Hello)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            self.fault = f"the first report of the launcher cannot be understood: {error}"
         if self.fault is not None:
             raise ConnectionError(self.fault)
         self._move(LinkStep.GREETED)
@@ -318,29 +318,26 @@ class Link:
 
     # -- orders -----------------------------------------------------------------------------------
 
-    def send(self, message: Message, payload: bytes | None = None) -> None:
+    def send(self, order: protocol.Order, payload: bytes | None = None) -> None:
         """Send an order, if there is a launcher that has greeted."""
         if self.wire is not None and self.state is not LinkState.AWAY:
-            self.wire.send(msgspec.json.encode(message) + b"\n", payload)
-
-    def _order(self, command: str, order: protocol.Order, payload: bytes | None = None) -> None:
-        self.send(protocol.message_of(command, order), payload)
+            self.wire.send(protocol.encode(order), payload)
 
     def list_again(self) -> None:
         """Ask for all attempts that the launcher knows; its answer reconciles the ledger."""
         self._relist = None
-        self.send({"cmd": protocol.LIST})
+        self.send(protocol.ListOrder())
 
     def order_key(self, uid: int) -> None:
         """Have the launcher write a user's key file, unless that was ordered a moment ago."""
         now_s = time.monotonic()
         if now_s - self._keys_ordered_s.get(uid, -_KEY_PAUSE_S) >= _KEY_PAUSE_S:
             self._keys_ordered_s[uid] = now_s
-            self.send({"cmd": protocol.KEY, "uid": uid})
+            self.send(protocol.KeyOrder(uid))
 
     def measure_gpus(self) -> None:
         """Have the launcher measure GPUs, if the configuration has them, or stop doing so."""
-        self.send({"cmd": protocol.MEASURE_GPUS, "on": self._has_gpus()})
+        self.send(protocol.MeasureGpusOrder(self._has_gpus()))
 
     def _has_gpus(self) -> bool:
         return bool(dict(self._engine.rules.axes.instances).get(GPU))
@@ -395,7 +392,7 @@ class Link:
                 order = protocol.SignalOrder(
                     id=job_id, attempt=attempt, count=count, signals=signals
                 )
-                self._order(protocol.SIGNAL, order)
+                self.send(order)
             case effects.RemoveAttempt() if job.spec.notify:
                 self._order_notice(effect, job)
             case _:
@@ -419,7 +416,7 @@ class Link:
             self._submit(self._launch_failed(job, _unset(str(error))))
         else:
             order, payload = self._order_and_payload(job, found)
-            self._order(protocol.LAUNCH, order, payload)
+            self.send(order, payload)
 
     def _order_notice(self, effect: effects.RemoveAttempt, job: Job) -> None:
         hidden = self._devices().hide_all(self._grants(job))
@@ -428,7 +425,7 @@ class Link:
         if notice is None:
             self._send_attempt(effect)
         else:
-            self._order(protocol.NOTIFY, notice, payload)
+            self.send(notice, payload)
 
     def _do_later(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
@@ -456,7 +453,7 @@ class Link:
         answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         self._execs[number] = answer
         try:
-            self._order(protocol.EXEC, order)
+            self.send(order)
             return await answer
         finally:
             del self._execs[number]
@@ -522,8 +519,8 @@ class Link:
         return DeviceTable(self.settings.countables, can_hide, self.gpus.known)
 
     def _send_attempt(self, effect: effects.Effect) -> None:
-        command = _COMMANDS[type(effect)]
-        self.send({"cmd": command, "id": effect.job_id, "attempt": effect.attempt})
+        do = _CONTROLS[type(effect)]
+        self.send(protocol.ControlOrder(do=do, id=effect.job_id, attempt=effect.attempt))
 
     # -- reports --------------------------------------------------------------------------------
 
@@ -637,11 +634,11 @@ class Link:
         self._forget(key)
         if not self._gone:
             asyncio.get_running_loop().call_later(_REMOVE_FILES_S, self._remove_files)
-        self._gone.append(protocol.AttemptOrder(id=key[0], attempt=key[1]))
+        self._gone.append(key)
 
     def _remove_files(self) -> None:
         attempts, self._gone = tuple(self._gone), []
-        self._order(protocol.REMOVE_FILES, protocol.RemoveFilesOrder(attempts))
+        self.send(protocol.RemoveFilesOrder(attempts))
 
     def _launch_if_owed(self, job_id: int) -> Callable[[], None]:
         """Return a callback that launches the job if its launch is owed by then."""
@@ -801,6 +798,10 @@ class Links:
     async def run(self, engine: Engine) -> None:
         """Keep all connections. Never returns."""
         await asyncio.gather(*(link.run(engine) for link in self._links))
+
+
+class _Versioned(msgspec.Struct):
+    version: object = None
 
 
 def _version_fault(version: object, *, is_home: bool) -> str | None:

@@ -23,7 +23,7 @@ both meant for the whole machine would leave nothing (AMD, "GPU isolation techni
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from urllib.parse import quote
 
 import msgspec
@@ -53,6 +53,7 @@ from drfd.payload.environment import (
     DEVICE_LISTS,
     DEVICE_ORDER,
     GRES_PREFIX,
+    plain,
     threads_of,
 )
 from drfd.payload.unpack import decode
@@ -139,18 +140,20 @@ def order_for(
         array_index=job.array_index or 0,
         name=spec.name,
         threads=threads_of(limits.quota_milli),
-        variables={
-            "DRF_JOB_ID": str(job.id),
-            "DRF_JOB_NAME": spec.name,
-            "DRF_POOL": spec.pool,
-            "DRF_ATTEMPT": str(job.attempt),
-            "DRF_CORES": show_cores(demand.cores_milli),
-            "DRF_MEMORY": str(demand.memory_bytes),
-            **({"DRF_CORES_MAX": show_cores(most_milli)} if has_range else {}),
-            **device_variables(job.instances, named),
-            **found.variables,
-            **({} if array is None else _array_variables(job, array)),
-        },
+        variables=_plain(
+            {
+                "DRF_JOB_ID": str(job.id),
+                "DRF_JOB_NAME": spec.name,
+                "DRF_POOL": spec.pool,
+                "DRF_ATTEMPT": str(job.attempt),
+                "DRF_CORES": show_cores(demand.cores_milli),
+                "DRF_MEMORY": str(demand.memory_bytes),
+                **({"DRF_CORES_MAX": show_cores(most_milli)} if has_range else {}),
+                **device_variables(job.instances, named),
+                **found.variables,
+                **({} if array is None else _array_variables(job, array)),
+            }
+        ),
         # Variables with GRES_PREFIX are always hidden, without being named here.
         hidden=BELOW_DEVICE_LISTS if GPU in named else (),
         limits=limits,
@@ -162,6 +165,10 @@ def order_for(
         gres=demand.gres if is_away else (),
         node=job.node if is_away else "",
     )
+
+
+def _plain(variables: dict[str, str]) -> dict[str, str]:
+    return {name: plain(text) for name, text in variables.items()}
 
 
 def groups_of(path: str) -> tuple[str, ...]:
@@ -204,19 +211,20 @@ def notice_for(job: Job, launch: protocol.LaunchOrder) -> protocol.LaunchOrder |
         "DRF_ELAPSED": str(round(ran_s)),
     }
     demand = notice_demand(job.spec.demand)
-    limits = replace(
+    limits = structs.replace(
         launch.limits,
         cores_milli=demand.cores_milli,
         cores_max_milli=0,
         memory_bytes=demand.memory_bytes,
         cores_by=protocol.QUOTA,
     )
-    return replace(
+    return structs.replace(
         launch,
+        is_notice=True,
         threads=1,
         tells_start=False,
         output_max_bytes=0,
-        variables=launch.variables | variables,
+        variables=launch.variables | _plain(variables),
         limits=limits,
     )
 
@@ -246,7 +254,7 @@ def with_slurm_variables(
     if _SLURM_WANTED.encode() not in payload or _SLURM_WANTED not in decode(payload).env:
         return order
     own = order.variables
-    pool = own.get("DRF_POOL", "")
+    pool, no_pool = own.get("DRF_POOL", ""), plain(f"root.{order.user}")
     cpus = str(max(1, -(-order.limits.cores_milli // 1000)))
     found = {
         "SLURM_JOB_ID": str(order.id),
@@ -255,7 +263,7 @@ def with_slurm_variables(
         "SLURM_JOB_USER": order.user,
         "SLURM_JOB_UID": str(order.uid),
         # As in squeue.
-        "SLURM_JOB_PARTITION": MAIN if pool == f"root.{order.user}" else pool.rsplit(".", 1)[-1],
+        "SLURM_JOB_PARTITION": MAIN if pool == no_pool else pool.rsplit(".", 1)[-1],
         "SLURM_CPUS_ON_NODE": cpus,
         "SLURM_JOB_CPUS_PER_NODE": cpus,
         "SLURM_MEM_PER_NODE": str(order.limits.memory_bytes >> 20),
@@ -271,7 +279,7 @@ def with_slurm_variables(
         found["SLURM_ARRAY_TASK_ID"] = str(order.array_index)
         for name in ("COUNT", "MIN", "MAX", "STEP"):
             found[f"SLURM_ARRAY_TASK_{name}"] = own.get(f"DRF_ARRAY_{name}", "")
-    return replace(order, variables=own | found)
+    return structs.replace(order, variables=own | _plain(found))
 
 
 def disk_limits(demand: Resources, disks: Sequence[Disk]) -> tuple[protocol.DiskLimit, ...]:

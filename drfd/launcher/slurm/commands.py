@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from drfd.launcher.protocol import Message, decode, encode
+import msgspec
+
+from drfd.launcher.protocol import Message, encode
 from drfd.launcher.slurm.mapping import SlurmJob, first_line
 from drfd.launcher.slurm_root.requests import (
     END,
@@ -24,6 +26,8 @@ from drfd.launcher.slurm_root.requests import (
     NODES,
     REGISTER,
     SOCKET_NAME,
+    RootAnswer,
+    RootGreeting,
 )
 from drfd.linux.sealed import receive
 from drfd.linux.unix_sockets import at_socket
@@ -54,12 +58,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """What the helper says first: the controller, its users, and the sockets for it and for Slurm's
-    scripts."""
+    """What the helper says first, and the sockets for the controller and for Slurm's scripts."""
 
-    controller_uid: int
-    min_uid: int
-    allowed_uids: list[int]
+    said: RootGreeting
     controllers: socket.socket
     events: socket.socket
 
@@ -81,11 +82,9 @@ def connect(state: Path) -> tuple[socket.socket, Greeting]:
         if time.monotonic() > deadline:
             sys.exit(f"drfd-slurm-launcher: no helper listens in {state}")
         time.sleep(0.05)
-    said = decode(data)
     controllers, events = (socket.socket(fileno=fd) for fd in fds)
-    return connection, Greeting(
-        said["controller_uid"], said["min_uid"], said["allowed_uids"], controllers, events
-    )
+    said = msgspec.json.decode(data, type=RootGreeting)
+    return connection, Greeting(said, controllers, events)
 
 
 class Commands:
@@ -172,10 +171,10 @@ class Commands:
         if not data:
             self._on_lost()
             return
-        message = decode(data)
+        answer = msgspec.json.decode(data, type=RootAnswer)
         output, complaint = map(_taken, fds)
-        on_answer = self._running.pop(message["number"])
-        on_answer(Answer(message["code"], output, complaint, message["was_run"]))
+        on_answer = self._running.pop(answer.number)
+        on_answer(Answer(answer.code, output, complaint, answer.was_run))
         self._send()
 
 

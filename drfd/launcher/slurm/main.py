@@ -33,7 +33,7 @@ def _serve(options: argparse.Namespace, manager: Service) -> None:
     launcher = SlurmLauncher(
         state=own,
         attempts_fd=startup.open_attempts(own),
-        port=Port(greeting.controllers, greeting.controller_uid),
+        port=Port(greeting.controllers, greeting.said.controller_uid),
         helper=connection,
         greeting=greeting,
         starts=StartNotes(options.state / STARTS_NAME),

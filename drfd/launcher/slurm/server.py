@@ -37,9 +37,9 @@ from drfd.launcher.port import Port
 from drfd.launcher.protocol import (
     Assignment,
     ExecOrder,
+    Hello,
     LaunchOrder,
     ListOrder,
-    Message,
     Order,
     encode,
 )
@@ -230,7 +230,7 @@ class SlurmLauncher(Performer[NodeAttempt]):
 
     # -- orders ---------------------------------------------------------------------------------
 
-    def _hello(self) -> Message:
+    def _hello(self) -> Hello:
         controls = {
             "cores": _CONTROLS,
             "memory": _CONTROLS,
@@ -238,32 +238,30 @@ class SlurmLauncher(Performer[NodeAttempt]):
             "write": _COUNTED,
             "processes": "not limited by drfd: Slurm's own limits hold",
         }
-        return protocol.hello_report(
-            protocol.Hello(
-                kind="slurm",
-                controls=controls,
-                cores=dict.fromkeys(protocol.CORES_MODES, _CONTROLS),
-                hiding=(False, "by Slurm's ConstrainDevices"),
-                min_uid=self.greeting.min_uid,
-                allowed_uids=self.greeting.allowed_uids,
-            )
+        return Hello(
+            kind="slurm",
+            controls=controls,
+            cores=dict.fromkeys(protocol.CORES_MODES, _CONTROLS),
+            hiding=(False, "by Slurm's ConstrainDevices"),
+            min_uid=self.greeting.said.min_uid,
+            allowed_uids=self.greeting.said.allowed_uids,
         )
 
-    def _handle(self, command: str, order: Order, payload_fd: int) -> None:
+    def _handle(self, order: Order, payload_fd: int) -> None:
         """Carry out an order. `payload_fd`, a LaunchOrder's, belongs to this method."""
         match order:
-            case LaunchOrder() if command == protocol.LAUNCH:
-                self._launch(Assignment(order, payload_fd))
-            case LaunchOrder():
+            case LaunchOrder(is_notice=True):
                 os.close(payload_fd)
                 self._happen(self._attempt(order.key), AttemptEvent.REMOVE)
+            case LaunchOrder():
+                self._launch(Assignment(order, payload_fd))
             case ExecOrder(number=number):
                 self._tell(protocol.EXEC, self._attempt(order.key), number=number, text=_NOT_INSIDE)
             case ListOrder():
                 self._list()
             case _:
                 # No GPUs are measured on these nodes.
-                self._order(command, order)
+                self._order(order)
 
     def _new(self, key: Key) -> NodeAttempt:
         return NodeAttempt(key)
@@ -393,7 +391,7 @@ class SlurmLauncher(Performer[NodeAttempt]):
         reach("slurm.before-submission")
         assert attempt.pending is not None
         try:
-            order_fd = seal(encode(protocol.message_of(protocol.LAUNCH, attempt.pending.order)))
+            order_fd = seal(encode(attempt.pending.order))
             try:
                 self._commands.run(
                     SUBMIT, partial(self._submitted, attempt),

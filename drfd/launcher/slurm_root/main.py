@@ -26,16 +26,15 @@ from pathlib import Path
 from threading import BoundedSemaphore
 from types import MappingProxyType
 
+import msgspec
+
 from drfd.launcher import startup
 from drfd.launcher.protocol import (
-    LAUNCH,
     SECRET_NAME,
     SOCKET_NAME,
     BadMessage,
     LaunchOrder,
-    decode,
     encode,
-    read,
     read_order,
 )
 from drfd.launcher.runner import inheritance
@@ -43,7 +42,7 @@ from drfd.launcher.runner.shortage import failure
 from drfd.launcher.settings import account_of
 from drfd.launcher.signatures import SigningKeys, is_signed
 from drfd.launcher.slurm_root import requests, words
-from drfd.launcher.slurm_root.requests import RootRequest
+from drfd.launcher.slurm_root.requests import RootAnswer, RootGreeting, RootRequest
 from drfd.launcher.system.nobody import without_rights
 from drfd.linux.descriptors import opened
 from drfd.linux.sealed import NotSealed, read_sealed, receive, sealed_size
@@ -107,8 +106,11 @@ def _serve(
         return
     helper = _Helper(setup, keys, options.timeout, listener.accept()[0])
     policy = setup.policy
-    greeting = {"min_uid": policy.min_uid, "allowed_uids": sorted(policy.allowed_uids)}
-    greeting["controller_uid"] = setup.controller_uid
+    greeting = RootGreeting(
+        controller_uid=setup.controller_uid,
+        min_uid=policy.min_uid,
+        allowed_uids=sorted(policy.allowed_uids),
+    )
     helper.send(greeting, controllers.fileno(), events.fileno())
     helper.serve(options.keep_fd)
 
@@ -146,8 +148,8 @@ class _Helper:
     timeout_s: float
     connection: socket.socket
 
-    def send(self, message: Mapping[str, object], *fds: int) -> None:
-        socket.send_fds(self.connection, [encode({**message})], fds)
+    def send(self, message: RootGreeting | RootAnswer, *fds: int) -> None:
+        socket.send_fds(self.connection, [encode(message)], fds)
 
     def serve(self, keep_fd: int | None) -> None:
         free = BoundedSemaphore(requests.MOST_AT_ONCE)
@@ -158,8 +160,8 @@ class _Helper:
                 if not data:
                     break
                 try:
-                    request: RootRequest = read(RootRequest, decode(data), "request")
-                except BadMessage as error:
+                    request = msgspec.json.decode(data, type=RootRequest)
+                except msgspec.DecodeError as error:
                     log.error("event=bad-request error=%s", error)
                     break
                 free.acquire()
@@ -186,7 +188,7 @@ class _Helper:
                 errors.write(f"it cannot be run: {error}".encode())
             # Without a launcher, nobody hears of it.
             with suppress(OSError):
-                answer = {"number": request.number, "code": code, "was_run": was_run}
+                answer = RootAnswer(number=request.number, code=code, was_run=was_run)
                 self.send(answer, output.fileno(), errors.fileno())
         for fd in fds:
             os.close(fd)
@@ -210,8 +212,8 @@ class _Helper:
         order_fd, payload_fd = fds
         sealed_size(order_fd, _MOST_ORDER)
         sealed_size(payload_fd, MAX_BYTES)
-        what, order = read_order(decode(bytes(read_sealed(order_fd))))
-        if what != LAUNCH or not isinstance(order, LaunchOrder) or not order.node:
+        order = read_order(bytes(read_sealed(order_fd)))
+        if not isinstance(order, LaunchOrder) or order.is_notice or not order.node:
             raise BadMessage("the order launches nothing on a node")
         if (refusal := self.setup.policy.refusal(order.uid)) is not None:
             raise BadMessage(refusal)

@@ -18,7 +18,7 @@ import sys
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 
-from drfd.launcher.protocol import LaunchOrder, decode, read_order
+from drfd.launcher.protocol import LaunchOrder, read_order
 from drfd.launcher.runner import identity
 from drfd.launcher.runner.failures import of_error, unreadable
 from drfd.launcher.system.accounts import Denied
@@ -36,7 +36,7 @@ def main(words: Sequence[str], own: tuple[int, int]) -> None:
     """`own` is the uid and gid of the process that has the submission prepared."""
     payload_fd, env_fd, script_fd = map(int, words)
     try:
-        _, order = read_order(decode(bytes(read_sealed(0))))
+        order = read_order(bytes(read_sealed(0)))
         assert isinstance(order, LaunchOrder)
         user = account(order.uid, order.user, own)
         gid = identity.gid_of(user, groups_of(user, [order.gid]), order.gid)

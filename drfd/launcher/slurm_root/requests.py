@@ -1,10 +1,9 @@
 """What the launcher of Slurm's nodes asks of the helper.
 
-A request is one message (SOCK_SEQPACKET) with all fields of `RootRequest`. Two descriptors come
-with SUBMIT, of sealed files: the order, as the controller's message, and its payload. Each request
-has one answer: `number`, `code` (the command's exit code, or null without one), `was_run`, and
-descriptors of the output and the error output. If `was_run` is false, nothing was submitted, and
-the error output is a `launch_failed` record.
+A request is one message (SOCK_SEQPACKET). Two descriptors come with SUBMIT, of sealed files: the
+order, as the controller's message, and its payload. Each request has one answer, with descriptors
+of the output and the error output. `code` is the command's exit code, or null without one. If
+`was_run` is false, nothing was submitted, and the error output is a `launch_failed` record.
 
 First the helper says what the configuration says of the controller and its users, and sends the
 listening socket for the controller and the one for datagrams of Slurm's scripts.
@@ -12,10 +11,11 @@ listening socket for the controller and the one for datagrams of Slurm's scripts
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
-from drfd.launcher.protocol import Must, Number
+from msgspec import Meta, Struct
+
+from drfd.launcher.protocol import Number
 
 #: In the directory of both: the helper's socket, the launcher's own directory, and that in which
 #: Slurm's event script notes starts.
@@ -29,7 +29,6 @@ JOBS, NODES, REGISTER, SUBMIT = "jobs", "nodes", "register", "submit"
 #: About one of Slurm's jobs. END cancels it; KILL sends SIGKILL to its steps; SIGNAL sends `signal`
 #: to all of its processes.
 END, KILL, SIGNAL, SUSPEND, RESUME = "end", "kill", "signal", "suspend", "resume"
-VERBS = (JOBS, NODES, REGISTER, SUBMIT, END, KILL, SIGNAL, SUSPEND, RESUME)
 
 #: Fields of each job, each node and each allocation. What may hold anything comes last.
 JOB_FIELDS = (
@@ -40,11 +39,22 @@ NODE_FIELDS = ("%N", "%T", "%c", "%m", "%X", "%Y", "%E")
 ALLOCATED_FIELDS = ("tres-alloc", "NodeList", "Comment")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RootRequest:
+class RootRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     number: Number
-    do: Annotated[str, Must(VERBS.__contains__, "is no verb")]
+    do: Literal["jobs", "nodes", "register", "submit", "end", "kill", "signal", "suspend", "resume"]
     #: drfd's id of the job, which its name in Slurm holds, and Slurm's id.
     job: Number = 0
     slurm_id: Number = 0
-    signal: Annotated[int, Must(range(65).__contains__, "is no signal")] = 0
+    signal: Annotated[int, Meta(ge=0, le=64)] = 0
+
+
+class RootAnswer(Struct, frozen=True, kw_only=True):
+    number: int
+    code: int | None
+    was_run: bool
+
+
+class RootGreeting(Struct, frozen=True, kw_only=True):
+    controller_uid: int
+    min_uid: int
+    allowed_uids: list[int]

@@ -8,12 +8,12 @@ import os
 import signal
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cgroupspy.controllers import Controller
+from msgspec.structs import replace
 
 from drfd.launcher.attempt_files import Records
 from drfd.launcher.confinement import cgroup_files, cgroup_v2, cgroups, processes

@@ -25,7 +25,7 @@ from drfd.launcher.confinement.bounds import (
 from drfd.launcher.confinement.cgroup_files import ancestors
 from drfd.launcher.confinement.interface import CgroupPlan, Ended, LimitFailed
 from drfd.launcher.confinement.unconfined import Unconfined
-from drfd.launcher.protocol import AttemptLimits, Devices, LaunchOrder
+from drfd.launcher.protocol import AttemptLimits, Devices, LaunchOrder, ListOrder
 from drfd.launcher.system import process
 from drfd.launcher.system.tracers import end_tracers
 from drfd.linux.device_nodes import DeviceNode
@@ -387,7 +387,7 @@ def test_thousands_of_orders_start_no_more_than_the_launcher_can_take_care_of(ma
                 controller.notify(sleeper(number))
                 for command in ("kill", "freeze", "terminate"):
                     controller.ask(command, (number, 1))
-            controller.send({"cmd": "list"})
+            controller.send(ListOrder())
 
         done = pool.submit(more)
         report = controller.next_report()

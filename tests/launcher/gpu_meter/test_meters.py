@@ -23,7 +23,7 @@ from drfd.launcher.gpu_meter.reading import (
     process_reading,
 )
 from drfd.launcher.gpu_meter.supervision import GpuMeter
-from drfd.launcher.protocol import Message
+from drfd.launcher.protocol import MeasureGpusOrder, Message
 from drfd.launcher.system.background import BackgroundWork
 from gpu_machines import Nvml, a_library, as_answers, needs_nvml, recorded, without_gpus
 from launcher.rig import WAIT_S, LauncherProcess, lives, state_of, until
@@ -496,7 +496,7 @@ def launcher(make_launcher, tmp_path, answers) -> LauncherProcess:
 def test_a_launcher_measures_for_who_asks(launcher, answers):
     answers.answer("gpu 0000:01:00 GPU-a 1000 400 35 0")
     controller = launcher.connect()
-    controller.send({"cmd": "measure-gpus", "on": True})
+    controller.send(MeasureGpusOrder(on=True))
     report = controller.take("gpus")
     gpus = json.loads(report["line"])["gpus"]
     assert [(each["uuid"], each["memory_used"]) for each in gpus] == [("GPU-a", 400)]
@@ -507,7 +507,7 @@ def test_a_launcher_measures_for_who_asks(launcher, answers):
 def test_a_hanging_driver_does_not_delay_the_launcher_and_ends_with_it(launcher, answers):
     answers.answer("hang nvmlInitWithFlags")
     controller = launcher.connect()
-    controller.send({"cmd": "measure-gpus", "on": True})
+    controller.send(MeasureGpusOrder(on=True))
     pid = until("a process that measures", lambda: _meter_of(controller.peer_pid))
     assert [each["report"] for each in controller.list()] == ["listed"]
     launcher.kill()

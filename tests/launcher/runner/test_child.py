@@ -13,11 +13,11 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from drfd.launcher.attempt_files import Records
 from drfd.launcher.protocol import AttemptLimits, LaunchOrder

@@ -10,10 +10,10 @@ import selectors
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from drfd.launcher.protocol import AttemptLimits
 from drfd.launcher.runner import identity, inheritance

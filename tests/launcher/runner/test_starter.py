@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from drfd.launcher.attempt_files import Key, cgroup_name
 from drfd.launcher.confinement.cgroup_files import read_counters
@@ -443,14 +443,12 @@ class Nested(Unconfined):
 )
 def test_alike_attempts_get_the_plans_that_each_would_get_alone(first, second):
     def job(
-        key: Key, account: int = 65534, groups: Sequence[int] = (5,), is_notice: bool = False,
-        **changed: Any,
-    ) -> JobStart:  # fmt: skip
+        key: Key, account: int = 65534, groups: Sequence[int] = (5,), **changed: Any
+    ) -> JobStart:
         asked = order("true", cwd=Path("/"), uid=65534).order
         asked = replace(asked, id=key[0], attempt=key[1], **changed)
         user = pwd.struct_passwd(("nobody", "", account, 65534, "", "/", "/bin/sh"))
-        assignment = Assignment(asked, -1, is_notice=is_notice)
-        return JobStart(assignment, user, [*groups], place=None)
+        return JobStart(Assignment(asked, -1), user, [*groups], place=None)
 
     plans = Plans(Nested("a test"), 0)
     usual = Prepared(makes=2)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import strategies as some
@@ -19,13 +19,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from drfd.launcher import attempt_files, protocol
 from drfd.launcher.attempt import AttemptState
 from drfd.launcher.attempt_files import Key
-from drfd.launcher.protocol import AttemptOrder, LaunchOrder, ListOrder, RemoveFilesOrder
+from drfd.launcher.protocol import Control, ControlOrder, LaunchOrder, ListOrder, RemoveFilesOrder
 from drfd.launcher.slurm import list_times, server
 from drfd.launcher.slurm.commands import Answer, Commands, Greeting
 from drfd.launcher.slurm.mapping import Name
 from drfd.launcher.slurm.server import SlurmLauncher
 from drfd.launcher.slurm.start_notes import StartNotes
 from drfd.launcher.slurm_root import requests
+from drfd.launcher.slurm_root.requests import RootGreeting
 from drfd.linux.sealed import read_sealed
 from fakes import Clock
 from launcher.rig import order
@@ -169,7 +170,7 @@ class Helper(Commands):
     ) -> None:
         name = None
         if do == requests.SUBMIT:
-            _, launch = protocol.read_order(protocol.decode(bytes(read_sealed(fds[0]))))
+            launch = protocol.read_order(bytes(read_sealed(fds[0])))
             assert isinstance(launch, LaunchOrder)
             name = Name(JOURNAL, launch.key)
         self.asked.append(Asked(do, on_answer, slurm_id, signal, name, self.slurm.list()))
@@ -205,7 +206,9 @@ class Nodes(RuleBasedStateMachine):
             attempts_fd=self.attempts_fd,
             port=port,
             helper=self.ends[0],
-            greeting=Greeting(0, 0, [], *self.ends),
+            greeting=Greeting(
+                RootGreeting(controller_uid=0, min_uid=0, allowed_uids=[]), *self.ends
+            ),
             starts=StartNotes(self.slurm.notes),
         )
         self.helper = Helper(self.slurm, launcher._times.schedule)
@@ -249,26 +252,25 @@ class Nodes(RuleBasedStateMachine):
             cwd=self.state, id=key[0], attempt=key[1], journal=JOURNAL, node="n1"
         ).order
         self.launched.add(key)
-        self.launcher._handle(protocol.LAUNCH, asked, os.open(os.devnull, os.O_RDONLY))
+        self.launcher._handle(asked, os.open(os.devnull, os.O_RDONLY))
         self.turn()
 
-    @rule(job=JOB, command=some.sampled_from(protocol.ABOUT_ONE))
-    def order_one(self, job: int, command: str) -> None:
+    @rule(job=JOB, command=some.sampled_from(get_args(Control)))
+    def order_one(self, job: int, command: Control) -> None:
         key = self.key(job)
-        self.launcher._handle(command, AttemptOrder(id=key[0], attempt=key[1]), -1)
+        self.launcher._handle(ControlOrder(do=command, id=key[0], attempt=key[1]), -1)
         self.turn()
 
     @rule(job=JOB)
     def remove_file(self, job: int) -> None:
         """That is ordered once an end was reported."""
         if (key := self.key(job)) in self.ended:
-            each = AttemptOrder(id=key[0], attempt=key[1])
-            self.launcher._handle(protocol.REMOVE_FILES, RemoveFilesOrder((each,)), -1)
+            self.launcher._handle(RemoveFilesOrder((key,)), -1)
             self.turn()
 
     @rule()
     def list(self) -> None:
-        self.launcher._handle(protocol.LIST, ListOrder(), -1)
+        self.launcher._handle(ListOrder(), -1)
 
     # -- what happens -------------------------------------------------------------------------
 
@@ -370,7 +372,7 @@ class Nodes(RuleBasedStateMachine):
         for key, attempt in self.launcher._attempts.items():
             assert key in self.ended, (key, attempt)
         for key in [*self.launcher._attempts]:
-            self.launcher._handle(protocol.REMOVE, AttemptOrder(id=key[0], attempt=key[1]), -1)
+            self.launcher._handle(ControlOrder(do="remove", id=key[0], attempt=key[1]), -1)
         for _ in range(5):
             self.all_is_answered()
         assert self.launcher._attempts == {}
@@ -424,19 +426,19 @@ def commands(nodes: Nodes) -> list[tuple[str, int]]:
 @pytest.mark.parametrize(
     ("order", "state", "done"),
     [
-        (protocol.TERMINATE, "RUNNING", [("signal", 15)]),
-        (protocol.TERMINATE, "PENDING", [("end", 0)]),
-        (protocol.TERMINATE, "COMPLETING", []),
-        (protocol.KILL, "RUNNING", [("kill", 0)]),
-        (protocol.KILL, "PENDING", [("end", 0)]),
-        (protocol.KILL, "SUSPENDED", [("end", 0)]),
-        (protocol.KILL, "COMPLETING", []),
-        (protocol.REMOVE, "RUNNING", [("kill", 0)]),
-        (protocol.FREEZE, "RUNNING", [("suspend", 0)]),
-        (protocol.FREEZE, "PENDING", []),
-        (protocol.FREEZE, "SUSPENDED", []),
-        (protocol.THAW, "SUSPENDED", [("resume", 0)]),
-        (protocol.THAW, "RUNNING", []),
+        ("terminate", "RUNNING", [("signal", 15)]),
+        ("terminate", "PENDING", [("end", 0)]),
+        ("terminate", "COMPLETING", []),
+        ("kill", "RUNNING", [("kill", 0)]),
+        ("kill", "PENDING", [("end", 0)]),
+        ("kill", "SUSPENDED", [("end", 0)]),
+        ("kill", "COMPLETING", []),
+        ("remove", "RUNNING", [("kill", 0)]),
+        ("freeze", "RUNNING", [("suspend", 0)]),
+        ("freeze", "PENDING", []),
+        ("freeze", "SUSPENDED", []),
+        ("thaw", "SUSPENDED", [("resume", 0)]),
+        ("thaw", "RUNNING", []),
     ],
 )
 def test_each_order_has_its_command(one, order, state, done):
@@ -455,7 +457,7 @@ def set_state(nodes: Nodes, state: str) -> None:
 
 def test_a_kill_is_repeated_by_signal_and_by_cancelling_in_turn(one):
     set_state(one, "RUNNING")
-    one.order_one(1, protocol.KILL)
+    one.order_one(1, "kill")
     for do in ("kill", "end", "kill"):
         assert commands(one) == [(do, 0)]
         assert commands(one) == []
@@ -466,11 +468,11 @@ def test_a_kill_is_repeated_by_signal_and_by_cancelling_in_turn(one):
 def test_the_last_of_freeze_and_thaw_counts_and_a_kill_comes_before_all(one):
     set_state(one, "RUNNING")
     for orders, done in (
-        ((protocol.THAW, protocol.FREEZE), ["suspend"]),
-        ((protocol.FREEZE, protocol.THAW), []),
+        (("thaw", "freeze"), ["suspend"]),
+        (("freeze", "thaw"), []),
         # A job that is to end must be able to.
-        ((protocol.FREEZE, protocol.TERMINATE), ["signal"]),
-        ((protocol.FREEZE, protocol.TERMINATE, protocol.KILL), ["signal", "kill"]),
+        (("freeze", "terminate"), ["signal"]),
+        (("freeze", "terminate", "kill"), ["signal", "kill"]),
     ):
         for each in orders:
             one.order_one(1, each)

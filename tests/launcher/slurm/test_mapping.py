@@ -1,6 +1,5 @@
 """What Slurm's words mean, and what it is asked."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from drfd.launcher.slurm.mapping import (
 )
 from drfd.launcher.slurm_root.preparation import without_slurms
 from drfd.launcher.slurm_root.words import comment_of, submit_env, submit_words
+from fakes import replace
 from launcher.rig import order
 
 JOURNAL = "0" * 31 + "a"

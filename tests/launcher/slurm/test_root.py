@@ -5,16 +5,15 @@ import json
 import os
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from drfd.launcher.protocol import KEY, LAUNCH, KeyOrder, Order, encode, message_of
-from drfd.launcher.slurm_root.requests import VERBS
+from drfd.launcher.protocol import KeyOrder, encode
 from drfd.launcher.slurm_root.words import PROGRAMS
 from drfd.linux.sealed import receive, seal
 from drfd.linux.unix_sockets import at_socket
@@ -93,10 +92,10 @@ class Helper:
         return json.loads(data), output, errors
 
     def submit(
-        self, asked: Asked, *, message: Mapping[str, Any] | None = None, fd: int | None = None
+        self, asked: Asked, *, line: bytes | None = None, fd: int | None = None
     ) -> tuple[dict[str, Any], str]:
         """The answer to a submission, and its error output."""
-        fds = seal(encode(dict(message or message_of(LAUNCH, asked.order)))), fd or seal(asked.data)
+        fds = seal(line or encode(asked.order)), fd or seal(asked.data)
         try:
             said, _, errors = self.ask("submit", *fds)
         finally:
@@ -239,14 +238,13 @@ def test_a_signature_is_valid_for_its_payload_and_its_user_alone(helper, tmp_pat
 
 def test_a_submission_that_is_no_order_or_may_still_be_changed_is_refused(helper, tmp_path):
     asked = signed(tmp_path)
-    nowhere = message_of(LAUNCH, replace(asked, node="").order)
-    key: Order = KeyOrder(ME)
     unsealed = os.memfd_create("payload")
     os.write(unsealed, asked.data)
     for said, _ in (
-        helper.submit(asked, message=message_of(KEY, key)),
-        helper.submit(asked, message=nowhere),
-        helper.submit(asked, message={**message_of(LAUNCH, asked.order), "more": 1}),
+        helper.submit(asked, line=encode(KeyOrder(ME))),
+        helper.submit(asked, line=encode(replace(asked, node="").order)),
+        helper.submit(asked, line=encode(replace(asked, is_notice=True).order)),
+        helper.submit(asked, line=encode(asked)),
         helper.submit(asked, fd=unsealed),
     ):
         assert said == {"number": 4, "code": None, "was_run": False}
@@ -265,7 +263,7 @@ def test_what_cannot_be_decoded_is_a_failure_of_the_job(helper, tmp_path):
 
 @pytest.mark.parametrize("changed", [{"do": "run"}, {"slurm_id": "7 8"}, {"more": 1}])
 def test_at_anything_else_it_ends(own, changed):
-    usual = {"number": 1, "do": VERBS[0], "job": 0, "slurm_id": 0, "signal": 0}
+    usual = {"number": 1, "do": "jobs", "job": 0, "slurm_id": 0, "signal": 0}
     own.connection.send(encode({**usual, **changed}))
     until("its end", own.has_ended)
     assert own.calls() == []

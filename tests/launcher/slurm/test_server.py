@@ -8,15 +8,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import failing
 from drfd.common import failpoints
-from drfd.launcher.protocol import Message
+from drfd.launcher.protocol import Message, SignalOrder
 from drfd.slurm.files import MORE_CONF
 from drfd.slurm.settings import GATE_FILE
 from launcher.rig import (
@@ -205,12 +205,12 @@ def test_a_job_gets_the_signals_that_are_ordered(slurm):
     controller, asked = slurm.connect(), job(script, slurm.jobs)
     key = (asked.id, 1)
     # One for an attempt that nobody knows is not kept until there is one.
-    controller.send({"cmd": "signal", "id": key[0], "attempt": 1, "count": 1, "signals": [9]})
+    controller.send(SignalOrder(id=key[0], attempt=1, count=1, signals=(9,)))
     controller.launch(asked)
     controller.take("launched", id=asked.id)
     until("the traps", (slurm.jobs / "up").exists)
     for _ in range(2):
-        controller.send({"cmd": "signal", "id": key[0], "attempt": 1, "count": 1, "signals": [10]})
+        controller.send(SignalOrder(id=key[0], attempt=1, count=1, signals=(10,)))
     until("the signal", lambda: "usr" in (slurm.jobs / "out").read_text())
     controller.ask("terminate", key)
     assert controller.take("exited", id=asked.id)["exit_code"] == 3

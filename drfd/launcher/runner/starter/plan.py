@@ -62,7 +62,7 @@ class Plans:
         NUL."""
         order, name = job.assignment.order, attempt_files.cgroup_name(job.key)
         kind = (
-            *(job.user, tuple(job.groups), job.assignment.is_notice),
+            *(job.user, tuple(job.groups), job.assignment.order.is_notice),
             *(order.uid, order.gid, order.limits, order.devices, prepared),
             *(order.threads, order.hidden),
             *(order.tells_start, order.empties_output, order.output_max_bytes),
@@ -87,7 +87,8 @@ class Plans:
         )
 
     def shared_by(self, job: JobStart, prepared: Prepared) -> SharedPlan:
-        order, user, is_notice = job.assignment.order, job.user, job.assignment.is_notice
+        order, user = job.assignment.order, job.user
+        is_notice = order.is_notice
         cgroups = self.confinement.plan(
             job.key, order.limits, order.devices, is_pinned=prepared.is_pinned
         )
