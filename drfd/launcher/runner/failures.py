@@ -215,9 +215,10 @@ def _why_no_exec(what: str, number: int) -> str:
 
 
 def _parts(report: bytes) -> tuple[str, int, str]:
-    """Return the step, the kernel's error and the text. Raises ValueError."""
+    """Return the step, the kernel's error and the text, which users may have chosen: a byte that
+    is no UTF-8 is shown as \\xff, because no report can hold it. Raises ValueError."""
     step, digits, what = report.split(b"\0", 2)
     number = int(digits)
     if not 0 <= number <= _MOST_ERRNO:
         raise ValueError(number)
-    return step.decode(), number, what.decode(errors="surrogateescape")
+    return step.decode(), number, what.decode(errors="backslashreplace")

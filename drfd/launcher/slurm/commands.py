@@ -182,6 +182,6 @@ def _taken(fd: int) -> str:
     """Return what was written to a file in memory, and close it."""
     try:
         data = os.pread(fd, min(os.fstat(fd).st_size, _MOST_BYTES), 0)
-        return data.decode(errors="surrogateescape")
+        return data.decode(errors="backslashreplace")
     finally:
         os.close(fd)
