@@ -138,15 +138,8 @@ def configured(rules: Rules, path: Path) -> Rules:
     top.done()
     top.refuse_errors()
     # A workload has no hours of the day: the ordinary limits count all the time.
-    return replace(
-        rules,
-        pools=tree.pools,
-        members=tree.members,
-        reserving=found.reserving,
-        half_life_s=found.half_life_s,
-        min_charge_s=found.min_charge_s,
-        slots=found.slots,
-    )
+    scheduling = vars(found) | {"policy": rules.policy, "preempting": None}
+    return replace(rules, pools=tree.pools, members=tree.members, **scheduling)
 
 
 def of_groups(jobs: Iterable[SimJob]) -> dict[str, Pool]:

@@ -246,7 +246,10 @@ def pools_and_users(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rules:
+class Rules(Scheduling):
+    """What decides: the table [scheduling], where the machine's facts have completed it, and what
+    else is configured."""
+
     axes: Axes = field(default_factory=Axes)
     capacity: Resources
     #: By dotted name below the root: "lab", "lab.night".
@@ -264,19 +267,7 @@ class Rules:
     #: those of all users together; see `daemon.engine.engine`.
     max_kept_bytes_per_user: int = 512 << 20
     max_kept_bytes: int = 4 << 30
-    #: When a waiting job gets a reservation.
-    reserving: ReservationSettings = field(default_factory=ReservationSettings)
-    #: One of CONFIGURABLE.
-    policy: str = Scheduling.policy
-    #: How many jobs may run at once under the policy "slots"; None for the number of cores.
-    slots: int | None = None
-    #: The settings of preemption, or None if no job is ever stopped for another.
     preempting: Preempting | None = None
-    #: The half-life of the usage that decides ties, in seconds.
-    half_life_s: int = Scheduling.half_life_s
-    #: The key `min_charge_time`: in fairness, a job counts as held for at least this many seconds
-    #: from its start.
-    min_charge_s: int = Scheduling.min_charge_s
     #: Cores and memory that the machine has besides its capacity, for processes outside drfd; None
     #: if their use is not considered.
     beside: Resources | None = None
