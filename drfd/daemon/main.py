@@ -288,9 +288,6 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     path, _ = command("metrics", "print the metrics of the running daemon once")
     path("--socket", "the daemon's socket", metavar="PATH")
 
-    path, _ = command("compact", "make the journal of a stopped daemon as short as it can be")
-    path("--state", "state directory", metavar="DIR")
-
     text = "write a configuration file with what this machine has, and with examples"
     path, _ = command("init", text)
     path("file", f"default: {paths.SYSTEM_CONFIG}, or that of your own daemon", nargs="?")
@@ -309,7 +306,6 @@ COMMANDS = {
     "gpus": tools.list_gpus,
     "slurm-conf": tools.slurm_conf,
     "metrics": tools.print_metrics,
-    "compact": tools.compact_journal,
     "install": tools.install,
     "uninstall": tools.uninstall,
 }

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from drfd.common import paths
 from drfd.common.errors import ConfigError, DrfdError, HostError, Refused
-from drfd.common.units import clock_time, exact_size, show_size
+from drfd.common.units import clock_time, exact_size
 from drfd.core.fairness.rules import pools_and_users
 from drfd.core.model.resources import Axes
 from drfd.daemon import spawn
@@ -28,8 +28,6 @@ from drfd.daemon.metrics.publication import metrics_warnings
 from drfd.devices.gpus import PLACES, Gpu, automatic, find_gpus
 from drfd.host.disks import Location, Speed, locate, measure, name_for
 from drfd.host.measurements import read_machine
-from drfd.journal.journal import Journal
-from drfd.journal.pruning import compact
 from drfd.linux.device_nodes import show_node
 from drfd.slurm.files import MORE_CONF, Layout, files
 from drfd.slurm.settings import DISKS, EVENT, SLURM_CONF
@@ -181,32 +179,6 @@ def print_metrics(options: argparse.Namespace) -> None:
 
     named = None if options.socket is None else str(options.socket)
     print(choose(named, start=None).request("metrics")["text"], end="")
-
-
-def compact_journal(options: argparse.Namespace) -> None:
-    """Shorten the journal of a daemon that does not run. Raises HostError if it runs, or there is
-    no journal."""
-    state = paths.SYSTEM_STATE if os.getuid() == 0 else paths.user_state(os.environ)
-    # With a given launcher no directory is made for one. Only the controller's lock is needed.
-    places = spawn.Places((options.state or state).absolute(), given_launcher=Path("/nonexistent"))
-    try:
-        places.journal.stat()
-    except FileNotFoundError:
-        raise HostError("journal", f"there is no journal {places.journal}") from None
-    except OSError as error:
-        raise HostError(
-            "journal",
-            f"cannot reach the journal {places.journal}: {error.strerror}",
-            hint="run this as the user who started that daemon, or as root",
-        ) from None
-    lock = spawn.prepare(places)
-    try:
-        # Opening it refuses a broken journal.
-        Journal(places.journal).close()
-        before, after = compact(places.journal)
-    finally:
-        os.close(lock)
-    print(f"{places.journal}: {show_size(before)} before, {show_size(after)} now")
 
 
 #: TimeoutStopSec of drfd-jobs.service.

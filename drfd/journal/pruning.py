@@ -7,10 +7,9 @@ and the number of the last event are stored with it, so that none is given out t
 from __future__ import annotations
 
 from collections import deque
-from contextlib import closing
 from pathlib import Path
 
-from drfd.journal.database import Database, open_snapshot, reported
+from drfd.journal.database import Database, open_snapshot
 
 #: Maximum number of rows and bytes removed in one step, except for a single longer row.
 ROWS, _BYTES = 100, 256 << 10
@@ -65,7 +64,7 @@ class Pruning:
 
     def give_back(self) -> bool:
         """Return some unused pages to the file system; return whether there may be more. A journal
-        that was restored from a dump only reuses its pages, until it is compacted."""
+        that was restored from a dump only reuses its pages."""
         with self._db.reported("write"):
             unused = self._value("pragma freelist_count")
             if unused <= _PAGES_KEPT or self._value("pragma auto_vacuum") != _INCREMENTAL:
@@ -108,15 +107,3 @@ def read_removable(path: Path, before_s: float, most: int | None) -> deque[tuple
     ended, so it is called outside the daemon's loop."""
     with open_snapshot(path) as db:
         return deque(db.execute(_REMOVABLE, (before_s, _ALL if most is None else most, _FOUND)))
-
-
-def compact(path: Path) -> tuple[int, int]:
-    """Rewrite the whole journal, so that it is as short as possible and can shrink from now on. No
-    other process may have it open. Returns its length before and after. Raises HostError."""
-    with reported(path, "compact"):
-        before = path.stat().st_size
-        with closing(Database.open(path)) as db:
-            db.execute("pragma auto_vacuum = incremental")
-            db.execute("vacuum")
-            db.execute("pragma wal_checkpoint(truncate)").fetchone()
-        return before, path.stat().st_size

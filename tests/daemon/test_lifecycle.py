@@ -360,7 +360,7 @@ def told(locked: Path, *words: str, **env: str) -> tuple[int, str]:
         ("serve --state {}/state", 1), ("serve --config {}/drfd.toml", 78),
         ("calibrate --path {}/state", 1),
         ("calibrate --config {}/drfd.toml", 78), ("check-config {}/drfd.toml", 78),
-        ("compact --state {}/state", 1), ("install --dry-run --root {}/state", 78),
+        ("install --dry-run --root {}/state", 78),
         ("uninstall --dry-run --root {}/state", 77),
     ],
 )  # fmt: skip
