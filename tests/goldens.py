@@ -39,7 +39,6 @@ from drfd.core.model import events as ev  # noqa: E402
 from drfd.core.model import job as jobs  # noqa: E402
 from drfd.core.model.job import Dependency, Outcome, Usage, command_text  # noqa: E402
 from drfd.core.model.resources import Axes, Resources  # noqa: E402
-from drfd.core.scheduling.kept_free import SeenLoad  # noqa: E402
 from drfd.core.usage import BeyondTally, Curve, GpuTally, Point  # noqa: E402
 from drfd.journal.journal import Journal  # noqa: E402
 from drfd.journal.records import encode  # noqa: E402
@@ -182,7 +181,7 @@ CURVE = Curve(
 )  # fmt: skip
 PAYLOAD = payload({"PATH": "/usr/bin"}, script="#!/bin/sh\necho ü\n", proof="0" * 64)
 
-LOAD = SeenLoad(1 << 30, {"n1": Resources(cores_milli=3000, memory_bytes=1 << 30)})
+LOAD = 1 << 30
 Message = dict[str, Any]
 
 CREATED = {"uid": 1001, "boot_id": "b", "cgroup": "drfd/x/job-1-1", "at_s": 5.5, "mono_s": 0.5}

@@ -726,8 +726,6 @@ class MachineView(TypedDict):
     allocated: ResourcesView
     #: Number of jobs that have resources there.
     running: int
-    #: What Slurm has allocated there to jobs that are not drfd's; only if there is any.
-    outside: NotRequired[ResourcesView]
     #: Only if it is drained by itself.
     drain: NotRequired[DrainView]
 

@@ -176,32 +176,6 @@ def test_nothing_starts_on_a_closed_node_and_all_goes_on_elsewhere(policy):
     bench.check()
 
 
-def test_jobs_start_beside_those_that_another_scheduler_was_given_past_drfd():
-    bench, scheduler = Bench(with_nodes((2, 4), (8, 16))), Scheduler(3600)
-    load = scheduler.external_load
-    others = {"n1": demand(5, 1), "gone": demand(1, 1)}
-    assert load.see_elsewhere(others)
-    assert not load.see_elsewhere(others)
-    large, small = (submit(bench, scheduler, node_job(each, node="n1"), 0) for each in (4, 3))
-    assert pass_of(bench, scheduler, 0) == [small]
-    bench.feed(launched(small))
-    scheduler.note(bench.job(small))
-    bench.finish(small)
-    assert pass_of(bench, scheduler, 1) == []
-    assert why(bench, large, scheduler.last_plan) == ExternalUse(
-        ResourceShortage("cores", 4000, 3000), used=5000, kept=5000, node="n1"
-    )
-    bench.ledger.nodes_away = {"n1": 1.0}
-    assert pass_of(bench, scheduler, 2) == []
-    assert why(bench, large, scheduler.last_plan) == NodesAway(
-        (ClosedNode("n1", away_since_s=1.0),)
-    )
-    bench.ledger.nodes_away = {}
-    assert load.see_elsewhere({})
-    assert pass_of(bench, scheduler, 3) == [large]
-    bench.check()
-
-
 @pytest.mark.parametrize(("limit_s", "starts"), [(1000, False), (60, True)])
 def test_what_is_free_now_on_one_node_and_later_on_another_is_not_enough(limit_s, starts):
     """A job that waits for all of n0 is delayed by one that starts there, whatever n1 has then."""

@@ -620,8 +620,6 @@ SENTENCES: list[tuple[Wait, str]] = [
     ),
     (ExternalUse(ResourceShortage("gpu", 1, 0), 1, 1, (("0", ()),)),
      "needs 1 gpu, 0 free; gpu 0 is lost: its driver does not reach it any more"),
-    (ExternalUse(CORES, used=6000, kept=6000, node="n1"),
-     "needs 8 cores, 3 free; jobs that were submitted to Slurm past drfd hold 6 on n1"),
     # Shares.
     (ServedFirst((short("cores", 8000, 3000),), ("root.alice",), 1),
      "needs 8 cores, 3 free; alice has less and goes first"),

@@ -26,7 +26,6 @@ from drfd.core.explain.waits import ClosedNode, NodesAway
 from drfd.core.fairness.rules import Rules
 from drfd.core.model.job import JobState
 from drfd.core.model.resources import NOTHING, Axes, ClusterNode, Resources
-from drfd.core.scheduling.kept_free import SeenLoad
 from drfd.daemon.cluster import slurm_warnings
 from drfd.daemon.config import Config, parse, survey
 from drfd.daemon.engine import engine as engine_module
@@ -395,25 +394,6 @@ async def test_a_node_that_is_gone_keeps_its_job_from_being_started_elsewhere(li
 def nodes(fault: str = "", away: str | None = None) -> Message:
     facts = {"cores": 4, "memory_bytes": 8 << 30, "fault": fault}
     return {"report": "nodes", "away": away, "nodes": {"n1": facts}}
-
-
-async def test_what_others_jobs_have_stays_while_nobody_can_tell(links):
-    async with links() as b:
-        await b.both()
-        has = {"cores": 4, "memory_bytes": 8 << 30, "fault": "", "outside_cores": 3}
-        b.n1.send({"report": "nodes", "away": None, "nodes": {"n1": has}})
-        await until(lambda: b.engine.external, lambda: "nothing is heard")
-        assert b.engine.external is not None
-        others = (("n1", demand(3, 0)),)
-        assert b.engine.external.elsewhere == others
-        # As a launcher does that has just started.
-        b.n1.send({"report": "nodes", "away": "Slurm has not been asked yet", "nodes": {}})
-        await until(b.links.node_faults, lambda: "it is not away")
-        assert b.engine.external.elsewhere == others
-        b.n1.send({"report": "nodes", "away": None, "nodes": {"n1": {**has, "outside_cores": 0}}})
-        await until(lambda: b.engine.external is None, lambda: b.engine.external)
-        # The end is stored half a minute later.
-        assert b.engine.journal.fact("external_load", SeenLoad) == SeenLoad(0, dict(others))
 
 
 async def test_doctor_warns_of_nodes_on_which_nothing_starts_and_of_what_they_lack(links):

@@ -220,32 +220,6 @@ def test_a_node_that_slurm_has_drained_starts_nothing_and_all_screens_say_why(in
 
 
 @slurm
-def test_a_job_that_was_submitted_past_drfd_keeps_what_slurm_has_given_it(instance, cluster):
-    # The gate lets it in, because it takes the comment for one of another drfd's.
-    other = f"--comment={'c' * 32}.1.1"
-    size = ("-w", "n1", "-c", "3", "--mem=1G")
-    words = ("--parsable", other, *size, "-o", "/dev/null", "--wrap", "sleep 1000")
-    foreign = cluster.ask("sbatch", *words).strip()
-    try:
-        wait_for("it to be seen", lambda: "outside" in nodes_of(instance)["n1"])
-        outside = nodes_of(instance)["n1"]["outside"]
-        assert (outside["cores"], outside["memory"]) == (3, 1 << 30)
-        said = "n1: jobs submitted to Slurm directly have 3 cores and 1G\n"
-        assert said in instance.drf("nodes").stdout
-        large = instance.submit("-c", "2", "-m", "64M", "--node", "n1", "--", "true")
-        reason = why(instance, large)
-        assert reason["code"] == "EXTERNAL_LOAD"
-        assert "jobs that were submitted to Slurm past drfd hold 3 on n1" in reason["text"]
-        small = instance.submit(*LITTLE, "--node", "n1", "--", "true")
-        assert instance.wait_end(small)["state"] == "COMPLETED"
-        assert instance.show(large)["state"] == "PENDING"
-    finally:
-        cluster.ask("scancel", foreign)
-    assert instance.wait_end(large)["state"] == "COMPLETED"
-    assert "outside" not in nodes_of(instance)["n1"]
-
-
-@slurm
 def test_a_job_whose_node_goes_down_is_lost_and_retried_on_another(instance, cluster):
     script = "echo $SLURMD_NODENAME >> ran; while ! [ -e gate ]; do sleep 0.1; done"
     asked = (*BIG, "--constraint", "big")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -111,11 +111,6 @@ def _show(reply: SharesReply) -> None:
 # -- drf nodes ---------------------------------------------------------------------------------
 
 
-def _outside(node: MachineView) -> Mapping[str, object]:
-    """Return the cores and the memory that Slurm has given to jobs that are not drfd's."""
-    return node.get("outside", {"cores": 0.0, "memory": 0})
-
-
 def _name(node: MachineView) -> str:
     return output.clean(node["name"]) or "this machine"
 
@@ -146,8 +141,6 @@ NODES = by_key(
     right("MEM", _held_of("memory", show_size), "memory", at("memory", "capacity"), is_fixed=True),
     field("memory_allocated", show=show_size, name="memory", of="allocated", is_right=True),
     field("running", "JOBS", is_right=True),
-    field("cores_outside", show=output.number, name="cores", of=_outside, is_right=True),
-    field("memory_outside", "MEM OUTSIDE", show_size, name="memory", of=_outside, is_right=True),
     column("features", "FEATURES", _features, rank=-1),
     field("text", "WHY", is_sentence=True),
     # For people.
@@ -174,9 +167,3 @@ def _show_nodes(reply: NodesReply) -> None:
     for node in reply["nodes"]:
         if node["text"]:
             output.tell(f"{_name(node)} is {node['state']}: {output.clean(node['text'], 400)}")
-        if "outside" in node:
-            outside = node["outside"]
-            has = f"{output.number(outside['cores'])} cores and {show_size(outside['memory'])}"
-            output.tell(
-                f"{output.clean(node['name'])}: jobs submitted to Slurm directly have {has}"
-            )

@@ -184,8 +184,7 @@ class Forecast:
     def _end(self, job_id: int) -> None:
         if job_id == _EXTERNAL:
             if self.external is not None:
-                elsewhere = [name for name, _ in self.external.elsewhere]
-                self._freed = frozenset((self.rules.axes.home, *elsewhere))
+                self._freed = frozenset((self.rules.axes.home,))
             self.external = None
             return
         job, now_s = self.ledger.jobs[job_id], self.now.at_s

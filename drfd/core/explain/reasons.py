@@ -302,18 +302,11 @@ def external_use(case: Case) -> Wait | None:
     load = plan.external
     if load is None:
         return None
-    free = plan.free + load.kept_by_node(ledger)
+    free = plan.free + rules.axes.at_home(load.kept)
     if not free.reopened(ledger.allocated).fits(demand):
         return None
-    axis, node = case.short[0], ""
+    axis = case.short[0]
     used, kept = (rules.axes.vector(each)[axis] for each in (load.used, load.kept))
-    elsewhere = load.kept_elsewhere(ledger)
-    if elsewhere is not None and not (plan.free + rules.axes.at_home(load.kept)).fits(demand):
-        for name, there in sorted(elsewhere.nodes.items()):
-            if (plan.free + rules.axes.on_node(name, there)).fits(demand):
-                node, axis = name, next((each for each in case.short if there[each]), axis)
-                used = kept = there[axis]
-                break
     needed, there_free = plan.free.shortage(demand, axis)
     shortage = ResourceShortage(rules.axes.names[axis], needed, max(0, there_free))
     instances = tuple(
@@ -321,8 +314,6 @@ def external_use(case: Case) -> Wait | None:
         for (name, each), users in load.instances
         if rules.axes.axis_of(name) == shortage.axis
     )
-    if node:
-        return waits.ExternalUse(shortage, used, kept, (), node)
     parts = [(user, program, rules.axes.vector(use)[axis]) for user, program, use in load.users]
     least = max(1, used // _TOLD_PART)
     users = sorted((part for part in parts if part[2] >= least), key=lambda part: -part[2])

@@ -701,8 +701,6 @@ class ExternalUse(Wait, frozen=True):
     kept: int
     #: Of a countable resource: the instances that they use, each with the names of their users.
     instances: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    #: The other node on which they run, as jobs of its scheduler; "" for the controller's own.
-    node: str = ""
     #: Users with a program of theirs, and what its processes use of the resource, the most first.
     users: tuple[tuple[str, str, int], ...] = ()
 
@@ -715,8 +713,6 @@ class ExternalUse(Wait, frozen=True):
             for user, program, amount in self.users
         )
         by = f"processes outside drfd use {used}{f' ({whose})' if whose else ''}{beyond}"
-        if self.node:
-            by = f"jobs that were submitted to Slurm past drfd hold {used} on {self.node}"
         if self.instances:
             by = "; ".join(
                 f"{axis} {each} is "
@@ -729,7 +725,7 @@ class ExternalUse(Wait, frozen=True):
     def setting(self) -> str | None:
         """The value of respect_external_load with which the job would not wait for this, as it is
         written in the configuration; None if there is none."""
-        if self.node or (self.instances and not any(users for _, users in self.instances)):
+        if self.instances and not any(users for _, users in self.instances):
             return None
         return '"memory"' if self.shortage.axis == "cores" else "false"
 

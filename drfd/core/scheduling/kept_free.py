@@ -21,7 +21,7 @@ from msgspec import structs
 
 from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.ledger import Ledger
-from drfd.core.model.machine import Allocation, FreeResources, Instance, each_instance, total
+from drfd.core.model.machine import Allocation, FreeResources, Instance, each_instance
 from drfd.core.model.resources import NOTHING, Axes, Resources
 
 
@@ -60,18 +60,11 @@ class OutsideUse(NamedTuple):
     used: Resources
 
 
-class SeenLoad(NamedTuple):
-    """What a daemon knows of the external load, for the next one."""
-
-    memory_bytes: int = 0
-    elsewhere: Mapping[str, Resources] = {}
-
-    def is_news(self, before: SeenLoad, capacity_bytes: int) -> bool:
-        """Return whether the memory has begun or ended or changed by a twentieth of the capacity,
-        or others' jobs have something else on other nodes."""
-        change = abs(self.memory_bytes - before.memory_bytes)
-        is_notable = change * 20 >= capacity_bytes or 0 in (self.memory_bytes, before.memory_bytes)
-        return (change > 0 and is_notable) or self.elsewhere != before.elsewhere
+def is_news(memory_bytes: int, before_bytes: int, capacity_bytes: int) -> bool:
+    """Return whether memory in use outside has begun or ended or changed by a twentieth of the
+    capacity since what the next daemon was left."""
+    change = abs(memory_bytes - before_bytes)
+    return change * 20 >= capacity_bytes or (change > 0 and 0 in (memory_bytes, before_bytes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,28 +77,13 @@ class ExternalLoad:
     until_s: float
     #: Instances that they use and no job has, each with the names of their users.
     instances: tuple[tuple[Instance, tuple[str, ...]], ...] = ()
-    #: Other nodes → what their scheduler has allocated to jobs that are not drfd's. When that ends
-    #: is not known.
-    elsewhere: tuple[tuple[str, Resources], ...] = ()
     #: Who uses most here, in no order.
     users: tuple[OutsideUse, ...] = ()
 
-    def kept_elsewhere(self, ledger: Ledger) -> Allocation | None:
-        """Return what is kept free on those other nodes where jobs start, or None if that is
-        nothing."""
-        axes, closed = ledger.axes, ledger.closed_nodes
-        known = {node.name for node in axes.nodes} - closed
-        parts = {name: axes.amounts(used) for name, used in self.elsewhere if name in known}
-        return Allocation(total(parts.values(), ledger.nothing), parts) if parts else None
-
-    def kept_by_node(self, ledger: Ledger) -> Allocation:
-        """Return all that is kept free, here and on other nodes."""
-        here, elsewhere = ledger.axes.at_home(self.kept), self.kept_elsewhere(ledger)
-        return here if elsewhere is None else here + elsewhere
-
     def taken_from(self, free: FreeResources, ledger: Ledger) -> FreeResources:
         """Return what is left of `free`, without shared instances that are in use outside."""
-        return (free - self.kept_by_node(ledger)).shut(self.shared_names(ledger.axes))
+        kept = ledger.axes.at_home(self.kept)
+        return (free - kept).shut(self.shared_names(ledger.axes))
 
     def shared_names(self, axes: Axes) -> tuple[str, ...]:
         """Return which instances of the resource that jobs may share they use."""
@@ -131,7 +109,7 @@ def beside_jobs(load: ExternalLoad | None, ledger: Ledger) -> ExternalLoad | Non
     )
     counts = Counter(name for (name, _), _ in left if not axes.is_shared(name))
     gres = tuple(sorted(counts.items()))
-    if not left and load.kept == NOTHING and not load.elsewhere:
+    if not left and load.kept == NOTHING:
         return None
     return replace(
         load,
@@ -148,7 +126,6 @@ class ExternalLoadEstimator:
     #: See `ExternalLoad`.
     kept: Resources = NOTHING
     instances: dict[Instance, tuple[str, ...]] = field(default_factory=dict)
-    elsewhere: dict[str, Resources] = field(default_factory=dict)
     users: tuple[OutsideUse, ...] = ()
     #: Those of the latest readings.
     _readings: deque[frozenset[Instance]] = field(default_factory=lambda: deque(maxlen=_READINGS))
@@ -208,23 +185,10 @@ class ExternalLoadEstimator:
             self.instances = {each: used.get(each) or before.get(each, ()) for each in sorted(busy)}
         return self.instances.keys() != before.keys()
 
-    def see_elsewhere(self, used: Mapping[str, Resources]) -> bool:
-        """Store what the schedulers of other nodes have allocated to jobs that are not drfd's, by
-        node. Return whether the withheld amount changes."""
-        before, self.elsewhere = self.elsewhere, dict(used)
-        return self.elsewhere != before
-
-    @property
-    def seen(self) -> SeenLoad:
-        return SeenLoad(self.kept.memory_bytes, dict(self.elsewhere))
-
-    def resume(self, before: SeenLoad, rules: Rules, now_s: float) -> None:
-        """Withhold as much memory as before a restart until there are enough samples; likewise what
-        others' jobs have on other nodes, until their launcher reports it."""
-        names = {node.name for node in rules.axes.nodes[1:]}
-        self.elsewhere = {name: used for name, used in before.elsewhere.items() if name in names}
-        if rules.beside is not None and before.memory_bytes:
-            self._level = self._level[0], before.memory_bytes + rules.beside.memory_bytes
+    def resume(self, memory_bytes: int, rules: Rules, now_s: float) -> None:
+        """Withhold as much memory as before a restart until there are enough samples."""
+        if rules.beside is not None and memory_bytes:
+            self._level = self._level[0], memory_bytes + rules.beside.memory_bytes
             self._judge(rules, rules.beside, now_s)
 
     def _judge(self, rules: Rules, beside: Resources, now_s: float) -> bool:
@@ -249,21 +213,17 @@ class ExternalLoadEstimator:
     def load(self, now_s: float) -> ExternalLoad | None:
         is_stale = now_s - self._read_at_s > _STALE_S
         instances = () if is_stale else tuple(self.instances.items())
-        elsewhere = tuple(sorted(self.elsewhere.items()))
         if self.kept == NOTHING:
-            if not instances and not elsewhere:
+            if not instances:
                 return None
-            # Nothing says when a GPU, or a part of another node, will be free again.
-            return ExternalLoad(
-                used=NOTHING, kept=NOTHING, until_s=inf, instances=instances, elsewhere=elsewhere
-            )
+            # Nothing says when a GPU will be free again.
+            return ExternalLoad(used=NOTHING, kept=NOTHING, until_s=inf, instances=instances)
         lasted_s = now_s - self._since_s
         return ExternalLoad(
             used=Resources(cores_milli=self._level[0], memory_bytes=self._level[1]),
             kept=self.kept,
             until_s=inf if instances or lasted_s >= _LASTING_S else now_s + max(_LEAST_S, lasted_s),
             instances=instances,
-            elsewhere=elsewhere,
             users=self.users,
         )
 

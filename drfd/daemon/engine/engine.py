@@ -36,7 +36,7 @@ from drfd.core.model.job import ROOT, Dependency, Job, JobState, Outcome, show_p
 from drfd.core.model.machine import Instance
 from drfd.core.model.resources import NOTHING, Axes, Resources
 from drfd.core.scheduling.backfill import KeptReservation
-from drfd.core.scheduling.kept_free import ExternalLoad, OutsideUse, SeenLoad, beside_jobs
+from drfd.core.scheduling.kept_free import ExternalLoad, OutsideUse, beside_jobs, is_news
 from drfd.core.scheduling.scheduler import Scheduler
 from drfd.core.usage import Curve
 from drfd.journal.journal import Journal, digest
@@ -231,7 +231,7 @@ class Engine:
     _kept: tuple[KeptReservation, ...] = ()
     #: The external load as the journal has it, and from when on another one may be stored, on the
     #: monotonic clock.
-    _load: SeenLoad = field(init=False)
+    _load_bytes: int = field(init=False)
     _load_due_mono_s: float = 0.0
     #: When what is known of ended runs is stored again, on the monotonic clock.
     _runs_due_mono_s: float = 0.0
@@ -493,20 +493,6 @@ class Engine:
         self._wants_pass = True
         return True
 
-    def see_elsewhere(self, used: Mapping[str, Resources]) -> bool:
-        """Take note of what the scheduler of other nodes has given to jobs that are not drfd's.
-        Returns whether it asks for a pass."""
-        load = self.scheduler.external_load
-        if not load.see_elsewhere(used):
-            return False
-        words = (
-            f"{name}:{each.cores_milli / 1000:g}:{each.memory_bytes}"
-            for name, each in sorted(load.elsewhere.items())
-        )
-        log.info("event=external-jobs nodes=%s", ",".join(words) or "none")
-        self._wants_pass = True
-        return True
-
     def note_left(self, memory_bytes: int) -> None:
         """Count memory that a removed job has left in use as external load, before the memory of
         the job is allocated again."""
@@ -714,16 +700,17 @@ class Engine:
 
     def _resume_load(self) -> None:
         """Until the first measurement, take the external load to be as the last daemon saw it."""
-        self._load = self.journal.fact("external_load", SeenLoad) or SeenLoad()
-        self.scheduler.external_load.resume(self._load, self.rules, self.clock().at_s)
+        self._load_bytes = self.journal.fact("external_load", int) or 0
+        self.scheduler.external_load.resume(self._load_bytes, self.rules, self.clock().at_s)
 
     def _store_load(self) -> None:
         """Make a notable change of the external load durable with the turn."""
-        load, now_mono_s = self.scheduler.external_load.seen, self.clock().mono_s
-        capacity_bytes = self.rules.own_capacity.memory_bytes
-        if now_mono_s >= self._load_due_mono_s and load.is_news(self._load, capacity_bytes):
-            self._load, self._load_due_mono_s = load, now_mono_s + _LOAD_S
-            self.journal.put_fact("external_load", load)
+        load_bytes = self.scheduler.external_load.kept.memory_bytes
+        capacity_bytes, now_mono_s = self.rules.own_capacity.memory_bytes, self.clock().mono_s
+        is_due = now_mono_s >= self._load_due_mono_s
+        if is_due and is_news(load_bytes, self._load_bytes, capacity_bytes):
+            self._load_bytes, self._load_due_mono_s = load_bytes, now_mono_s + _LOAD_S
+            self.journal.put_fact("external_load", load_bytes)
 
     def _store_runs(self) -> None:
         self._has_new_runs, self._runs_due_mono_s = False, self.clock().mono_s + _RUNS_S
@@ -771,6 +758,6 @@ class Engine:
         self.ledger.nodes_away, self.ledger.calendar = before.nodes_away, before.calendar
         self.scheduler.forget_derived_state()
         self._restore_reservations()
-        self._load = self.journal.fact("external_load", SeenLoad) or SeenLoad()
+        self._load_bytes = self.journal.fact("external_load", int) or 0
         self._touched.clear()
         self._wants_pass = True

@@ -327,7 +327,6 @@ class Requests:
             self.engine.rules,
             away_since_s=away_since_s,
             causes=self.links.node_faults(),
-            outside=self.engine.scheduler.external_load.elsewhere,
         )
 
     def _limit_hours(self) -> list[replies.LimitHoursView]:

@@ -30,7 +30,6 @@ from drfd.core.decisions.outcome import judge_gpu_memory
 from drfd.core.decisions.reconciliation import AttemptKey, leftovers, loss_by_boot, missing_attempts
 from drfd.core.model import effects
 from drfd.core.model.job import Job, JobState, Whose, owner_of
-from drfd.core.model.resources import Resources
 from drfd.daemon.engine.engine import ALL_NODES, NO_NODES, Engine, Nodes, Work
 from drfd.daemon.launcher_link import messages
 from drfd.daemon.launcher_link.device_table import (
@@ -536,17 +535,6 @@ class Link:
                     answer.set_result(report.text)
             case messages.NodesReport():
                 self.seen_nodes = report
-                if report.away is None:
-                    self._engine.see_elsewhere(
-                        {
-                            name: Resources(
-                                cores_milli=1000 * facts.outside_cores,
-                                memory_bytes=facts.outside_memory_bytes,
-                            )
-                            for name, facts in self.node_facts().items()
-                            if facts.outside_cores or facts.outside_memory_bytes
-                        }
-                    )
                 if self.is_ready():
                     # Who waits for these nodes is told so, and the journal records it.
                     self._submit(st.Tick(self._engine.clock()))

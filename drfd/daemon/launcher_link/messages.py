@@ -346,9 +346,6 @@ class NodeFacts(Struct, frozen=True):
     memory_bytes: int
     #: Why it starts no jobs; empty if it does.
     fault: str
-    #: What is allocated there to jobs that are not drfd's.
-    outside_cores: int = 0
-    outside_memory_bytes: int = 0
     #: How many of `cores` are given out together, as the hardware threads of one core.
     threads: int = 1
 

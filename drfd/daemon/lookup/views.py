@@ -568,12 +568,10 @@ def machine_views(
     *,
     away_since_s: float | None,
     causes: Mapping[str, str],
-    outside: Mapping[str, Resources],
 ) -> list[replies.MachineView]:
     """Return the machines, the controller's own first. `away_since_s` is since when the only
     launcher has been away, for a single machine, or None; `causes` has why nodes are away of which
-    more is known than that, and `outside` what Slurm has given to jobs on them that are not drfd's.
-    """
+    more is known than that."""
     nodes = ledger.axes.nodes or (ClusterNode(name="", capacity=rules.capacity),)
     home, held, counts = ledger.axes.home, dict[str, Vector](), dict[str, int]()
     for job in ledger.allocated_jobs():
@@ -599,8 +597,6 @@ def machine_views(
             "allocated": resources_view(ledger.axes.resources(held.get(node.name, ledger.nothing))),
             "running": counts.get(node.name, 0),
         }
-        if node.name in outside:
-            view["outside"] = resources_view(outside[node.name])
         if own is not None:
             view["drain"] = _drain_view(own)
         found.append(view)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 
-from drfd.common.errors import Refused
-from drfd.common.units import is_number, parse_size
+from drfd.common.units import is_number
 from drfd.launcher.attempt_files import Key, Record
-from drfd.launcher.slurm_root.requests import ALLOCATED_FIELDS, JOB_FIELDS, NODE_FIELDS
+from drfd.launcher.slurm_root.requests import JOB_FIELDS, NODE_FIELDS
 
 #: Why the end of an attempt is not known: codes of `core.decisions.outcome.LOSSES`.
 NODE_FAILED, FORGOTTEN, ENDED_BY_SLURM = "NODE_FAILED", "SLURM_FORGOT", "SLURM_ENDED"
@@ -46,17 +45,12 @@ _SILENT = "Slurm says that it does not answer", "Slurm says that it is down"
 #: reservation. With "*" it does not answer.
 _MARKS = "~#!%$@^-+"
 
-#: A name, or several that differ in numbers: "n[1-3,07]".
-_NAMES = re.compile(r"([^\[\],]+)(?:\[([0-9,-]+)\]([^\[\],]*))?(?:,|$)")
-
 #: The name of an attempt, and the disk rates that may follow it in a comment, which are at most
 #: 2^60 (`drfd.common.units`).
 _NAME = re.compile(r"([0-9a-f]{32})\.([1-9][0-9]{0,17})\.([1-9][0-9]{0,17})")
 _COMMENT = re.compile(rf"{_NAME.pattern}(?:(?:\.[0-9]{{1,19}}){{2}})?")
 
 _MEBI = 1 << 20
-#: Names that a range of Slurm's may have.
-_MOST_NAMES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +111,6 @@ class SlurmNode:
     memory_bytes: int
     #: Why it starts no jobs; empty if it does.
     fault: str
-    #: What is allocated there to jobs that are not drfd's.
-    outside_cores: int = 0
-    outside_memory_bytes: int = 0
     #: How many of `cores` Slurm gives out together: the hardware threads of a core, if it counts
     #: them as cores and knows which belong together.
     threads: int = 1
@@ -212,58 +203,6 @@ def read_nodes(text: str) -> dict[str, SlurmNode]:
             threads = max(1, int(cores) // whole) if whole else 1
             found[name] = SlurmNode(int(cores), int(mebi) * _MEBI, fault, threads=threads)
     return found
-
-
-def with_others_jobs(
-    nodes: Mapping[str, SlurmNode], text: str, journals: Container[str]
-) -> dict[str, SlurmNode]:
-    """Return the nodes with what jobs have there that are not of these journals, by the list of
-    what is allocated. Of a job on several nodes, each has an equal part."""
-    found = {
-        name: replace(node, outside_cores=0, outside_memory_bytes=0) for name, node in nodes.items()
-    }
-    for line in text.split("\n"):
-        fields = line.split("|", len(ALLOCATED_FIELDS) - 1)
-        if len(fields) != len(ALLOCATED_FIELDS):
-            continue
-        allocated, where, comment = fields
-        name = read_comment(comment.removesuffix("|"))
-        if name is not None and name.journal in journals:
-            continue
-        names = expand(where)
-        amounts = dict(each.split("=", 1) for each in allocated.split(",") if "=" in each)
-        cores, memory = amounts.get("cpu", "0"), _bytes(amounts.get("mem", "0"))
-        for each in names:
-            if each in found and is_number(cores):
-                node = found[each]
-                found[each] = replace(
-                    node,
-                    outside_cores=node.outside_cores + -(-int(cores) // len(names)),
-                    outside_memory_bytes=node.outside_memory_bytes + -(-memory // len(names)),
-                )
-    return found
-
-
-def expand(names: str) -> list[str]:
-    """Return the names of a list of Slurm's: of "n[1-2,07],gpu" these are n1, n2, n07 and gpu."""
-    found = []
-    for before, numbers, after in _NAMES.findall(names):
-        for part in numbers.split(","):
-            first, _, last = part.partition("-")
-            if not last:
-                found.append(f"{before}{first}{after}")
-                continue
-            for number in range(int(first), min(int(last), int(first) + _MOST_NAMES) + 1):
-                found.append(f"{before}{number:0{len(first)}}{after}")
-    return found
-
-
-def _bytes(size: str) -> int:
-    """Return the bytes of Slurm's "2G", "1.50G" or "300M"; a number without a unit is of MiB."""
-    try:
-        return parse_size(size if size[-1:].isalpha() else f"{size}M")
-    except Refused:
-        return 0
 
 
 def _fault(name: str, state: str, reason: str) -> str:

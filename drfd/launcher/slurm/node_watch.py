@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from stat import S_ISREG
@@ -22,7 +22,7 @@ from drfd.slurm.settings import GATE, GATE_FILE
 _EVERY_S = 5.0
 _NOT_ASKED, _NO_ANSWER = "Slurm has not been asked yet", "slurmctld does not answer"
 #: Parts of the answer to `NODES`.
-_PARTS = 3
+_PARTS = 2
 #: Bytes that are read of the script at the gate.
 _MOST_GATE = 1 << 20
 _NO_GATE = (
@@ -37,8 +37,6 @@ class NodeWatch:
 
     commands: Commands
     times: ListTimes
-    #: The journals whose jobs are this launcher's: what others hold on a node is not free there.
-    journals: Set[str]
     #: Called when the nodes have changed, or why none of them starts jobs.
     on_change: Callable[[], None]
     nodes: dict[str, SlurmNode] = field(default_factory=dict)
@@ -89,11 +87,10 @@ class NodeWatch:
         if not answer.is_good or len(parts) != _PARTS + 1:
             self.note_failure(answer)
             return
-        listed, allocated, settings, _ = parts
-        nodes = mapping.with_others_jobs(mapping.read_nodes(listed), allocated, self.journals)
+        listed, settings, _ = parts
         self.knows_gate = True
         self.gate_fault = _gate_fault(_read_config(settings))
-        self._update(nodes, away=self.gate_fault)
+        self._update(mapping.read_nodes(listed), away=self.gate_fault)
 
 
 def _read_config(text: str) -> dict[str, str]:

@@ -183,7 +183,7 @@ class SlurmLauncher(Performer[NodeAttempt]):
         self._commands = Commands(
             self.helper, self._selector, on_done=self._times.schedule, on_lost=self._lose_helper
         )
-        self._nodes = NodeWatch(self._commands, self._times, self._journals, self._report_nodes)
+        self._nodes = NodeWatch(self._commands, self._times, self._report_nodes)
 
     def serve(self) -> None:
         self.port.open(self._selector, on_connect=self._hello, on_order=self._handle)

@@ -23,7 +23,7 @@ SOCKET_NAME, OWN_NAME, STARTS_NAME = "root.sock", "own", "started"
 #: Largest number of requests that have no answer yet.
 MOST_AT_ONCE = 32
 
-#: List all jobs; list the nodes, what is allocated there and the configuration, each before a NUL;
+#: List all jobs; list the nodes and the configuration, each before a NUL;
 #: have all nodes register with slurmctld; submit an attempt.
 JOBS, NODES, REGISTER, SUBMIT = "jobs", "nodes", "register", "submit"
 #: About one of Slurm's jobs. END cancels it; KILL sends SIGKILL to its steps; SIGNAL sends `signal`
@@ -36,7 +36,6 @@ JOB_FIELDS = (
     "Comment",
 )
 NODE_FIELDS = ("%N", "%T", "%c", "%m", "%X", "%Y", "%E")
-ALLOCATED_FIELDS = ("tres-alloc", "NodeList", "Comment")
 
 
 class RootRequest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

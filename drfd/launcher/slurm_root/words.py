@@ -20,7 +20,6 @@ FIXED = {
     requests.JOBS: (_squeue("all", requests.JOB_FIELDS),),
     requests.NODES: (
         ("sinfo", "-h", "-a", "-N", "-o", "|".join(requests.NODE_FIELDS)),
-        _squeue("CONFIGURING,RUNNING,COMPLETING,STOPPED", requests.ALLOCATED_FIELDS),
         ("scontrol", "show", "config"),
     ),
     requests.REGISTER: (("scontrol", "reconfigure"),),

@@ -38,7 +38,7 @@ CREATE TABLE facts (
     name  text primary key,
     value text not null
 ) strict, without rowid;
-INSERT INTO "facts" VALUES('external_load','[1073741824,{"n1":{"cores_milli":3000,"memory_bytes":1073741824,"read_bps":0,"write_bps":0,"gres":[],"gres_memory":[],"disks":[],"node":"","features":[]}}]');
+INSERT INTO "facts" VALUES('external_load','1073741824');
 INSERT INTO "facts" VALUES('id','00000000000000000000000000000000');
 CREATE TABLE general_events (
     kind text not null,

@@ -266,26 +266,3 @@ def test_a_node_starts_jobs_or_it_is_said_why_not(state, reason, fault):
     node = SlurmNode(cores=4, memory_bytes=4000 << 20, fault=fault)
     assert read_nodes(f"n1|{state}|4|4000|1|4|{reason}\n") == {"n1": node}
     assert node.answers == (not state.startswith("down") and not state.endswith("*"))
-
-
-OWN, OTHER = "a" * 32, "b" * 32
-
-
-def test_what_others_have_on_nodes_is_counted_without_the_own_jobs():
-    nodes = mapping.read_nodes("n1|idle|8|8000|8|1|none\nn2|idle|8|8000|8|1|none\n")
-    text = "\n".join(
-        [
-            f"cpu=4,mem=2G,node=1,billing=4|n1|{OWN}.1.1|",
-            f"cpu=1,mem=300M,node=1,billing=1|n1|{OTHER}.1.1|",
-            "cpu=3,mem=1.50G,node=2,billing=3|n[1-2]|a comment|with this||",
-            "cpu=2,node=1,gres/gpu=1|n2||",
-            "cpu=2,mem=1G|n3||",
-            "cpu=1,mem=1G|n3|a comment\x0bcpu=8,mem=8G|n1||",
-            "|||",
-            "no answer",
-        ]
-    )
-    found = mapping.with_others_jobs(nodes, text, {OWN})
-    seen = {name: (each.outside_cores, each.outside_memory_bytes) for name, each in found.items()}
-    assert seen == {"n1": (3, 1068 << 20), "n2": (4, 768 << 20)}
-    assert mapping.with_others_jobs(found, "", {OWN}) == nodes
