@@ -273,7 +273,7 @@ def niced_between(before: Mapping[int, float], after: Mapping[int, float]) -> fl
 
 def _with_children_s(pid: int) -> float:
     try:
-        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        words = get_record(f"/proc/{pid}/stat").rpartition(")")[2].split()
     except OSError:
         # It has ended just now, or /proc is mounted with hidepid (proc(5)).
         return inf

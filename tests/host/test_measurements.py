@@ -352,12 +352,16 @@ def test_a_processor_is_busy_with_all_but_niced_processes_and_waiting():
     assert both == pytest.approx([125 + 1250, 7000])
 
 
+#: Its user names it, by bytes that are no text.
+_NAMED = "open('/proc/self/comm', 'wb').write(b'\\xff) ')\n"
+
+
 @pytest.mark.slow
 def test_niced_processes_of_a_job_are_told_from_others_and_count_with_their_children(tmp_path):
     spin = "import time\nwhile time.process_time() < 0.2: pass\n"
     wait = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {spin!r}])\n"
     niced = subprocess.Popen(
-        [sys.executable, "-c", f"import os; os.nice(3)\n{wait}print(flush=True); input()"],
+        [sys.executable, "-c", f"import os; os.nice(3)\n{_NAMED}{wait}print(flush=True); input()"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
     with niced:

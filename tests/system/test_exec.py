@@ -13,6 +13,7 @@ import pytest
 
 from emulator import Emulator
 from instance import BIN, CONFIG, Instance, is_alive, wait_for
+from kernel import Kernel
 
 pytestmark = pytest.mark.system
 
@@ -89,6 +90,26 @@ def test_its_end_is_the_commands(instance, users):
     why = f"not run inside job {job}: there is no command nosuchcommand in the job's PATH"
     assert done.stderr == f"drf: {why}\n"
     assert instance.show(job)["state"] == "RUNNING"
+
+
+def test_who_comes_from_a_cgroup_of_any_name_ends_no_launcher(instance, users):
+    """A user's own cgroup can have a name that is no text: the launcher died of it each time."""
+    user = users[0]
+    job = running(instance, user, "exec sleep 1000")
+    own = os.fsencode(Kernel().top("pids") / f"drfd-test-{os.getpid()}-") + b"\xff"
+    os.mkdir(own)
+    try:
+        enter = 'echo $$ >"$0/cgroup.procs"; exec setpriv --clear-groups "$@"'
+        who = (f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}")
+        words = (*who, str(DRF), "exec", str(job), "--", "echo", "in")
+        env = {**os.environ, **ENV, "DRFD_SOCKET": str(instance.socket)}
+        done = subprocess.run(
+            ["sh", "-c", enter, own, *words], env=env, cwd="/", capture_output=True, text=True
+        )
+        assert (done.stdout, done.stderr) == ("in\n", "")
+    finally:
+        os.rmdir(own)
+    assert inside(instance, user, job, "true").returncode == 0
 
 
 def test_on_a_terminal_it_is_a_shell_of_the_users(instance, users):

@@ -103,8 +103,7 @@ class CgroupPlan(NamedTuple):
 
 def is_in_job(pid: int) -> bool:
     """Return whether a process is in a job's cgroup. Raises OSError."""
-    with open(f"/proc/{pid}/cgroup") as file:
-        return any(map(attempt_files.cgroup_key, re.split("[/\n]", file.read())))
+    return any(map(attempt_files.cgroup_key, re.split("[/\n]", get(f"/proc/{pid}/cgroup"))))
 
 
 def insist_on_room(directory: str, of_all: str, *, threads: int) -> None:
