@@ -21,8 +21,9 @@ from drfd.linux.sealed import seal
 _SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.ENOBUFS, errno.ETOOMANYREFS)
 SEND_RETRY_S = 0.05
 #: Number of orders that wait to be sent from which on the queue is full. Beside them the kernel has
-#: some dozen: each may take the launcher two milliseconds, in which other users' orders wait.
-_MOST_QUEUED = 8
+#: some dozen, by the size of its buffer, in bytes: each may take the launcher two milliseconds, in
+#: which other users' orders wait.
+_MOST_QUEUED, _BUFFER_BYTES = 8, 8 << 10
 
 
 class Wire(asyncio.Protocol):
@@ -47,6 +48,7 @@ class Wire(asyncio.Protocol):
         assert isinstance(transport, asyncio.WriteTransport)
         self.transport = transport
         self._socket = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
 
     def data_received(self, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")
