@@ -81,12 +81,15 @@ Journal: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
 Device: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9]{1,9}:[0-9]{1,9}\Z")]
 Node: TypeAlias = Annotated[str, Meta(pattern=r"\A([A-Za-z0-9][A-Za-z0-9._-]{0,63})?\Z")]
 HiddenNodes: TypeAlias = Annotated[frozenset[DeviceNode], Meta(max_length=8192)]
-#: A cgroup of attempts, or of such groups, and the names of all that an attempt is in.
-_GROUP = "of-[A-Za-z0-9_.~%-]{1,200}"
+#: A cgroup of attempts, or of such groups, and the names of all that an attempt is in. The path of
+#: them must leave room for the kernel's own files in PATH_MAX.
+_GROUP, _MOST_PATH = "of-[A-Za-z0-9_.~%-]{1,200}", 3700
 Groups: TypeAlias = Annotated[
     tuple[Annotated[str, Meta(pattern=rf"\A{_GROUP}\Z")], ...], Meta(max_length=32)
 ]
-GroupPath: TypeAlias = Annotated[str, Meta(pattern=rf"\A{_GROUP}(/{_GROUP}){{0,31}}\Z")]
+GroupPath: TypeAlias = Annotated[
+    str, Meta(pattern=rf"\A{_GROUP}(/{_GROUP}){{0,31}}\Z", max_length=_MOST_PATH)
+]
 NumaNodes: TypeAlias = Annotated[frozenset[Number], Meta(max_length=8192)]
 Pci: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9a-f:.]{1,32}\Z")]
 GpuMemory: TypeAlias = Annotated[tuple[tuple[Pci, Number], ...], Meta(max_length=MAX_INSTANCES)]
@@ -248,6 +251,8 @@ class LaunchOrder(AttemptOrder, frozen=True, tag="launch", kw_only=True):
                 return f"variables: {name!r:.99} is none of drfd's"
             if not may_be(name, value):
                 return f"variables: the value of {name} is no number, or has signs of a shell's"
+        if len("/".join(self.limits.groups)) > _MOST_PATH:
+            return "limits.groups has too long a path"
         if not all(map(may_hide, self.hidden)):
             return "hidden has one that drfd does not hide"
         if not all(map(_is_device, self.devices.hidden)):

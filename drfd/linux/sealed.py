@@ -36,8 +36,8 @@ def sealed_size(fd: int, most: int) -> int:
         mode = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
     except OSError:
         raise NotSealed("it is no file in memory") from None
-    if mode == os.O_WRONLY:
-        raise NotSealed("it is open for writing alone")
+    if mode not in (os.O_RDONLY, os.O_RDWR):
+        raise NotSealed("it is not open for reading")
     if seals & _SEALS != _SEALS:
         raise NotSealed("it can still be changed")
     size = os.fstat(fd).st_size

@@ -174,6 +174,8 @@ def test_a_field_that_nobody_knows_is_refused(path):
     refused(put(*path, "nice", value=1))
 
 
+#: Of a path that no file of the kernel could be in.
+LONG = "of-" + "a" * 200
 DEVICES = {"hidden": [], "numa_nodes": [], "memory": []}
 #: What may not stand where. The kernel reads a negative limit as "none"; a device becomes part of a
 #: line that root writes into a kernel file; and a controller in bad hands put a library, or the
@@ -187,7 +189,10 @@ REFUSED: list[tuple[tuple[str | int, ...], list[Any]]] = [
     (("journal",), [*WRONG_FOR_A_TEXT, "", "0" * 31, "G" * 32, "0" * 32 + "\n"]),
     (("limits",), [None, [], 1, "8:0"]),
     (("limits", "cores_by"), [None, "", "Pin", "fair", 1, ["pin"], {}]),
-    (("limits", "groups"), [None, "of-a", ["job-1-1"], ["of-"], ["of-a/.."], ["of-a\n"], [1]]),
+    (
+        ("limits", "groups"),
+        [None, "of-a", ["job-1-1"], ["of-"], ["of-a/.."], ["of-a\n"], [1], [LONG] * 19],
+    ),
     (("limits", "disks"), [None, {}, "8:0", [None], ["8:0"], [[]]]),
     (("limits", "disks", 0, "device"), [*WRONG_FOR_A_TEXT, "", "sda", "8", "8:0 1", "*:*"]),
     (("variables",), [None, [], "A=1", 1]),
@@ -262,7 +267,15 @@ def test_no_value_anywhere_raises_anything_but_bad_message(place, value):
 WRONG: dict[str, list[dict[str, Any]]] = {
     "weights": [
         {"cores_milli": [each]}
-        for each in (["of-a", -1], ["a", 1], ["of-a/../b", 1], ["/of-a", 1], ["of-a/", 1], ["of-a"])
+        for each in (
+            ["/".join([LONG] * 19), 1],
+            ["of-a", -1],
+            ["a", 1],
+            ["of-a/../b", 1],
+            ["/of-a", 1],
+            ["of-a/", 1],
+            ["of-a"],
+        )
     ],
     "signal": [
         *({"signals": [each]} for each in (0, 65, -9, "USR1", 256, 778, True)),

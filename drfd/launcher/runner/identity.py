@@ -38,6 +38,9 @@ _FRESH_S, _GOOD_S, _KEPT_S, _ANSWER_S = 1.0, 15.0, 60.0, 120
 #: asks would compete with the job's start for the machine's cores.
 _PAUSE_S = 0.05
 _FILES = PASSWD, Path("/etc/group")
+#: Numbers of groups, and of the kernel's errors: a directory service's code is others', and what
+#: asks it has no rights, so it may answer anything.
+_IDS, _ERRORS = range((1 << 32) - 1), range(4096)
 
 
 #: Why a process does not become a user whom it could leave again.
@@ -127,13 +130,13 @@ def found_in(answer: object, uid: int) -> Found:
     uid that was asked for. Raises Denied, DirectoryFailed."""
     match answer:
         case [[str(), str(), int(number), int(), str(), str(), str()] as entry, list(groups)]:
-            if number == uid and all(isinstance(gid, int) for gid in groups):
+            if number == uid and all(type(gid) is int and gid in _IDS for gid in groups):
                 return pwd.struct_passwd(entry), groups
         case [str(why)]:
-            raise Denied(why)
-        case [int(number)]:
+            raise Denied(why.encode(errors="backslashreplace").decode())
+        case [int(number)] if number in _ERRORS:
             raise DirectoryFailed(number)
-        case {"not_asked": int(number)}:
+        case {"not_asked": int(number)} if number in _ERRORS:
             raise NotAsked(number)
     raise DirectoryFailed(errno.ETIMEDOUT)
 

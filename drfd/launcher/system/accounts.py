@@ -117,7 +117,7 @@ class AccountProcess:
         os.close(fd)
         try:
             answer = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             # It took too long, was killed, or had no memory for all.
             answer = None
         on_answer(None if answer == list(question) else answer)

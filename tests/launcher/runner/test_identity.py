@@ -209,6 +209,23 @@ def test_an_answer_about_somebody_else_is_none(open_directory, entry):
         directory.look_up(1001, "alice")
 
 
+_ALICE = ["alice", "x", 1001, 1001, "", "/", "/bin/sh"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *([10**30], {"not_asked": 10**30}, [-1], [_ALICE, [True]], [_ALICE, [-1]]),
+        *([_ALICE, [1 << 32]], ["\ud800"], [[*_ALICE, 1], []]),
+    ],
+)
+def test_an_answer_that_means_nothing_is_a_failure_of_the_directory(answer):
+    """What asks runs others' code: the launcher must not end by what it says."""
+    with pytest.raises((Denied, DirectoryFailed)) as failed:
+        identity.found_in(answer, 1001)
+    str(failed.value).encode()
+
+
 def test_a_process_that_is_killed_while_it_asks_is_replaced(open_directory):
     directory = open_directory(
         "pwd.getpwuid = lambda uid: os.kill(os.getppid(), 9) or time.sleep(60)"
