@@ -248,7 +248,7 @@ class LaunchOrder(AttemptOrder, frozen=True, tag="launch", kw_only=True):
             return "user is no account's name"
         for name, value in self.variables.items():
             if not may_set(name):
-                return f"variables: {name!r:.99} is none of drfd's"
+                return f"{name!r:.99} is no variable of drfd's"
             if not may_be(name, value):
                 return f"variables: the value of {name} is no number, or has signs of a shell's"
         if len("/".join(self.limits.groups)) > _MOST_PATH:
