@@ -495,7 +495,8 @@ def test_a_pipe_under_the_name_of_the_output_holds_nobody_up(instance):
     done = instance.drf(*words, check=False, timeout=30)
     why = f"job-{before + 1}.out: No such device or address; the job is cancelled"
     assert (done.returncode, why in done.stderr) == (1, True)
-    assert instance.wait_end(before + 1)["state"] == "CANCELLED"
+    # Or its own process has met the pipe first.
+    assert instance.wait_end(before + 1)["state"] in ("CANCELLED", "LAUNCH_FAILED")
 
 
 def test_a_batch_job_has_a_terminal_in_each_run(sit, instance):
