@@ -501,6 +501,8 @@ class Column:
     key: str = ""
     #: Returns the value for programs; without it, only people have it.
     value: Callable[[Any], object] | None = None
+    #: Whether only jobs that have ended have it.
+    is_past: bool = False
     is_right: bool = False
     #: Whether it is never cut on a narrow screen.
     is_fixed: bool = False

@@ -1,7 +1,7 @@
 """What lists say of jobs: each column is declared once, for people, programs and Slurm's lists.
 
 `drf status`, `drf history`, their --parsable and --csv, `-o`, `drf top` and squeue name its key. A
-new column comes last, so that no other one moves for programs.
+new column is the last row, so that no other one moves for programs.
 """
 
 from __future__ import annotations
@@ -114,6 +114,8 @@ def picked(columns: Columns, keys: Iterable[str], *, without: Iterable[str] = ()
 # -- jobs ----------------------------------------------------------------------------------------
 
 _right = partial(field, is_right=True)
+_past = partial(field, is_right=True, is_past=True)
+_for_people = partial(Column, is_past=True)
 #: Styles of states. Others are those of failures.
 _STATE_STYLES = {
     **dict.fromkeys(("RUNNING", "STARTING"), "good"),
@@ -179,8 +181,27 @@ def _ran(job: JobView) -> str:
     return output.show_run_time(ran_s, has_ended=True)
 
 
-#: The columns of a job in the queue.
-JOBS = by_key(
+#: What is known of the use of an ended job, and how it is shown.
+_USED: Mapping[str, Callable[[Any], str]] = {
+    **dict.fromkeys(("wall_seconds", "suspended_seconds", "cpu_seconds"), show_duration),
+    "late_cores": number,
+    **dict.fromkeys(
+        ("memory_peak", "memory_mean", "memory_working", "largest_process", "read_bytes",
+         "written_bytes"), show_size,
+    ),
+    **dict.fromkeys(("read_peak", "write_peak"), _rate),
+    **dict.fromkeys(("quota_periods", "throttled_periods"), str),
+    "throttled_seconds": show_duration,
+    **dict.fromkeys(("limit_hits", "oom_kills"), str),
+    "io_stalled_seconds": show_duration,
+    "processes_peak": str,
+    "gpu_memory_peak": show_size,
+    "gpu_utilisation_mean": "{}%".format,
+    "cores_peak": number,
+    "beyond_cpu_seconds": show_duration,
+}  # fmt: skip
+#: The columns of a job. Those that are past are of ended jobs alone.
+PAST_JOBS = by_key(
     Column("ID", _label, "id", at("id"), is_right=True, is_fixed=True),
     Column("NAME", lambda job: output.named(job, _NAME), "name", at("name"), least=_LEAST_NAME,
            squeue="j NAME name stepname", sacct="JobName"),
@@ -216,45 +237,22 @@ JOBS = by_key(
     Column("TIME", output.show_elapsed, "time", is_right=True),
     Column("EXIT", as_text(output.exit_words, str), "exit"),
     Column("NAME", lambda job: output.named(job, _NAME, always=True), "command", least=_LEAST_NAME),
+    *(_past(name, show=show, of="used") for name, show in _USED.items()),
+    column("runs", "RUNS", _runs, is_right=True, is_past=True),
+    *(
+        _past(f"all_{name}", show=show_duration, name=name, of=used)
+        for name in ("wall_seconds", "suspended_seconds", "cpu_seconds")
+    ),
+    # For people, use beside demand.
+    _for_people("ENDED", as_text(at("ended_at"), _ended), "ended"),
+    _for_people("TIME", _ran, "ran", is_right=True),
+    _for_people("CORES", _mean_cores, "cores_used", is_right=True),
+    _for_people("MEM", pair(_size("memory_peak", used), _size("memory", "demand")), "memory_used",
+                is_right=True),
+    _for_people("GPU MEM", _size("gpu_memory_peak", used), "gpu_memory", is_right=True, rank=-1),
+    _for_people("IO R/W", pair(_size("read_bytes", used), _size("written_bytes", used)), "io_used",
+                is_right=True, rank=5),
+    _for_people("CAUSE", at("text", "outcome"), "cause", is_sentence=True, rank=6),
 )  # fmt: skip
-#: What is known of the use of an ended job, and how it is shown.
-_USED: Mapping[str, Callable[[Any], str]] = {
-    **dict.fromkeys(("wall_seconds", "suspended_seconds", "cpu_seconds"), show_duration),
-    "late_cores": number,
-    **dict.fromkeys(
-        ("memory_peak", "memory_mean", "memory_working", "largest_process", "read_bytes",
-         "written_bytes"), show_size,
-    ),
-    **dict.fromkeys(("read_peak", "write_peak"), _rate),
-    **dict.fromkeys(("quota_periods", "throttled_periods"), str),
-    "throttled_seconds": show_duration,
-    **dict.fromkeys(("limit_hits", "oom_kills"), str),
-    "io_stalled_seconds": show_duration,
-    "processes_peak": str,
-    "gpu_memory_peak": show_size,
-    "gpu_utilisation_mean": "{}%".format,
-    "cores_peak": number,
-    "beyond_cpu_seconds": show_duration,
-}  # fmt: skip
-#: The columns of an ended job: those of all jobs, and what it used.
-PAST_JOBS: Columns = {
-    **JOBS,
-    **by_key(
-        *(_right(name, show=show, of="used") for name, show in _USED.items()),
-        column("runs", "RUNS", _runs, is_right=True),
-        *(
-            _right(f"all_{name}", show=show_duration, name=name, of=used)
-            for name in ("wall_seconds", "suspended_seconds", "cpu_seconds")
-        ),
-        # For people, use beside demand.
-        Column("ENDED", as_text(at("ended_at"), _ended), "ended"),
-        Column("TIME", _ran, "ran", is_right=True),
-        Column("CORES", _mean_cores, "cores_used", is_right=True),
-        Column("MEM", pair(_size("memory_peak", used), _size("memory", "demand")), "memory_used",
-               is_right=True),
-        Column("GPU MEM", _size("gpu_memory_peak", used), "gpu_memory", is_right=True, rank=-1),
-        Column("IO R/W", pair(_size("read_bytes", used), _size("written_bytes", used)), "io_used",
-               is_right=True, rank=5),
-        Column("CAUSE", at("text", "outcome"), "cause", is_sentence=True, rank=6),
-    ),
-}  # fmt: skip
+#: Those of a job in the queue.
+JOBS = {key: each for key, each in PAST_JOBS.items() if not each.is_past}
