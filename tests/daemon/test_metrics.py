@@ -16,13 +16,15 @@ from prometheus_client import CollectorRegistry, Metric
 from daemon.desk import Shell
 from drfd.core.decisions.stimuli import Actor, SubmitAsked
 from drfd.core.fairness.rules import Pool
+from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.job import Job, JobState, Outcome
+from drfd.core.model.resources import Axes
 from drfd.daemon.metrics import publication
 from drfd.daemon.metrics.publication import MOST_CONNECTIONS, Endpoint
 from drfd.daemon.metrics.source import (
+    Moment,
     Tally,
     gpu_metrics,
-    held_back_leaves,
     node_metrics,
     node_rows,
     with_all_states,
@@ -81,7 +83,7 @@ def submit(shell: Shell, actor: Actor, cores: float) -> None:
 
 def held_back_now(shell: Shell) -> frozenset[str]:
     assert [*shell.engine.ledger.queues] == [LEAF]
-    return held_back_leaves(shell.engine.ledger, shell.engine.rules)
+    return Moment(shell.engine.ledger, shell.engine.rules).held_back
 
 
 def test_who_is_at_a_limit_is_held_back(make_shell):
@@ -99,7 +101,8 @@ def test_who_has_only_jobs_that_wait_for_something_else_is_held_back(make_shell)
     shell = make_shell()
     shell.turn(SubmitAsked(now(), spec(), held=True))
     ledger = shell.engine.ledger
-    assert held_back_leaves(ledger, shell.engine.rules) == {*ledger.job_counts.waiting_of}
+    held_back = Moment(ledger, shell.engine.rules).held_back
+    assert held_back == {*ledger.job_counts.waiting_of}
 
 
 # -- the figures as metrics --------------------------------------------------------------------
@@ -126,7 +129,8 @@ CONFIGURED = frozenset({"root.lab", "root.idle"})
 def users(most: int, *more: Any) -> dict[str, Any]:
     """The samples of users, of whom so many have a row."""
     nodes, leaves = [*more, *NODES], LEAVES | {each["path"] for each in more}
-    return samples(node_metrics("user", node_rows(nodes, leaves, CONFIGURED, most)[1]))
+    moment = Moment(Ledger(Axes()), rules())
+    return samples(node_metrics("user", node_rows(nodes, moment, leaves, CONFIGURED, most)[1]))
 
 
 def samples(families: Iterable[Metric]) -> dict[str, Any]:

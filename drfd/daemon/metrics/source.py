@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
-from typing import Literal, TypeAlias, cast
+from typing import Literal, NamedTuple, TypeAlias, cast
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
@@ -37,25 +39,7 @@ _STEP_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.
 WHOLE = "/"
 #: The user label of the row for all users beyond the configured number.
 OTHERS = "(other)"
-#: Per node of the tree: the end of the metric's name, the key of the row, and the help.
-_OF_NODES = (
-    ("dominant_share_ratio", "dominant_share", "Largest share of any resource that is held."),
-    ("entitlement_ratio", "entitlement", "Share that fairness promises while there is demand."),
-    ("satisfaction_ratio", "satisfaction", "Share held, in parts of what is due."),
-    ("running_jobs", "running", "Jobs that hold resources."),
-    ("waiting_jobs", "pending", "Jobs that wait, for whatever reason."),
-)
-_OF_USERS = (
-    *_OF_NODES,
-    (
-        "held_back",
-        "held_back",
-        "1 if a limit, a window or a condition keeps all waiting jobs from what is due.",
-    ),
-)
-#: What adds up over nodes. The rest means nothing for several of them.
-_SUMMED = ("dominant_share", "entitlement", "running", "pending")
-#: The labels of a node, and its figures by key.
+#: The labels of a node, and its figures by the ends of their metrics' names.
 NodeRow: TypeAlias = tuple[list[str], Mapping[str, float]]
 _Axis = Literal["cores", "memory", "read", "write"]
 #: Of each resource: the end of the metric's name, the key of the amount, and the end of the help.
@@ -65,6 +49,67 @@ _AMOUNTS: tuple[tuple[str, _Axis, str], ...] = (
     ("read_bytes_per_second", "read", "read rate, all disks together"),
     ("write_bytes_per_second", "write", "write rate, all disks together"),
 )
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What figures are read from."""
+
+    ledger: Ledger
+    rules: Rules
+
+    @cached_property
+    def held_back(self) -> frozenset[str]:
+        """The leaves with waiting jobs none of which could start on an empty machine, because of
+        a maintenance window, a limit or a condition of their own."""
+        ledger, shares = self.ledger, self.rules.shares
+        waiting = {*ledger.queues, *ledger.job_counts.waiting_of}
+        found = {leaf for leaf in waiting if not ledger.queues.count_startable(leaf)}
+        if any(rule.limit is not None for rule in shares.rules.values()):
+            tree = shares.share_tree(ledger.used, ledger.active_leaves())
+            for leaf in waiting - found:
+                left = tree.headroom(leaf, shares.capacity)
+                if not any(fits(demand, left) for demand in ledger.queues[leaf]):
+                    found.add(leaf)
+        return frozenset(found)
+
+
+class NodeMetric(NamedTuple):
+    """A figure of each pool and user."""
+
+    #: The end of the metric's name, and the help.
+    name: str
+    text: str
+    figure: Callable[[SnapshotNode, Moment], float]
+    #: Whether it adds up over nodes; others mean nothing for several of them.
+    is_summed: bool = False
+    is_of_users_alone: bool = False
+
+
+def _of(key: str) -> Callable[[SnapshotNode, Moment], float]:
+    return lambda node, _: cast(Mapping[str, float], node)[key]
+
+
+_OF_NODES = (
+    NodeMetric(
+        "dominant_share_ratio", "Largest share of any resource that is held.",
+        _of("dominant_share"), is_summed=True,
+    ),
+    NodeMetric(
+        "entitlement_ratio", "Share that fairness promises while there is demand.",
+        _of("entitlement"), is_summed=True,
+    ),
+    NodeMetric("satisfaction_ratio", "Share held, in parts of what is due.", _of("satisfaction")),
+    NodeMetric("running_jobs", "Jobs that hold resources.", _of("running"), is_summed=True),
+    NodeMetric(
+        "waiting_jobs", "Jobs that wait, for whatever reason.", _of("pending"), is_summed=True
+    ),
+    NodeMetric(
+        "held_back",
+        "1 if a limit, a window or a condition keeps all waiting jobs from what is due.",
+        lambda node, moment: node["path"] in moment.held_back, is_of_users_alone=True,
+    ),
+)  # fmt: skip
 
 
 class Tally:
@@ -196,31 +241,14 @@ class Gauges:
         )
         leaves = frozenset(ledger.active_leaves())
         configured = frozenset(f"{ROOT}.{name}" for name in rules.pools)
-        held_back = held_back_leaves(ledger, rules)
-        pools, users = node_rows(view["nodes"], leaves, configured, self._most_users, held_back)
-        whole = {
-            "dominant_share": float(rules.shares.dominant_share(held)),
-            "entitlement": 1.0,
-            "running": sum(node["running"] for node in top),
-            "pending": sum(node["pending"] for node in top),
+        moment = Moment(ledger, rules)
+        pools, users = node_rows(view["nodes"], moment, leaves, configured, self._most_users)
+        whole = _sums([_figures(node, moment) for node in top]) | {
+            "dominant_share_ratio": float(rules.shares.dominant_share(held)),
+            "entitlement_ratio": 1.0,
         }
         yield from node_metrics("pool", [([WHOLE], whole), *pools])
         yield from node_metrics("user", users)
-
-
-def held_back_leaves(ledger: Ledger, rules: Rules) -> frozenset[str]:
-    """Return the leaves with waiting jobs none of which could start on an empty machine, because of
-    a maintenance window, a limit or a condition of their own."""
-    waiting = {*ledger.queues, *ledger.job_counts.waiting_of}
-    found = {leaf for leaf in waiting if not ledger.queues.count_startable(leaf)}
-    shares = rules.shares
-    if any(rule.limit is not None for rule in shares.rules.values()):
-        tree = shares.share_tree(ledger.used, ledger.active_leaves())
-        for leaf in waiting - found:
-            left = tree.headroom(leaf, shares.capacity)
-            if not any(fits(demand, left) for demand in ledger.queues[leaf]):
-                found.add(leaf)
-    return frozenset(found)
 
 
 def with_all_states(counts: Mapping[str, int]) -> dict[str, int]:
@@ -244,33 +272,38 @@ def journal_size(path: Path) -> int:
 
 def node_rows(
     nodes: Sequence[SnapshotNode],
+    moment: Moment,
     leaves: frozenset[str],
     configured: frozenset[str],
     most_users: int,
-    held_back: frozenset[str] = frozenset(),
 ) -> tuple[list[NodeRow], list[NodeRow]]:
     """Return the rows of pools and of users. `leaves` are the paths of users with jobs, and
-    `configured` those of pools; `held_back` those of users whose jobs wait for a limit or
-    the end of a maintenance window. Users without jobs have no row. The users
-    with the most jobs get a row each; one row has the sums of all others."""
+    `configured` those of pools. Users without jobs have no row. The users with the most jobs get a
+    row each; one row has the sums of all others."""
     pools: list[NodeRow] = []
     users: list[NodeRow] = []
     above_leaves = {path for leaf in leaves for path in path_up(leaf)} - leaves
-    for node in nodes:
-        path, figures = node["path"], cast(Mapping[str, float], node)
+    for node in sorted(nodes, key=lambda node: (-node["running"] - node["pending"], node["path"])):
+        path = node["path"]
         above, _, name = path.rpartition(".")
         if path in leaves:
             labels = [_pool_label(above), show_path(f"{ROOT}.{name}")]
-            users.append((labels, {**figures, "held_back": path in held_back}))
+            users.append((labels, _figures(node, moment)))
         elif path in above_leaves or path in configured:
-            pools.append(([_pool_label(path)], figures))
-    users.sort(key=lambda row: (-row[1]["running"] - row[1]["pending"], row[0]))
-    rest = users[most_users:]
+            pools.append(([_pool_label(path)], _figures(node, moment)))
     shown = sorted(users[:most_users], key=itemgetter(0))
-    if rest:
-        sums = {key: sum(figures[key] for _, figures in rest) for key in _SUMMED}
-        shown.append(([WHOLE, OTHERS], sums))
-    return pools, shown
+    if rest := users[most_users:]:
+        shown.append(([WHOLE, OTHERS], _sums([figures for _, figures in rest])))
+    return sorted(pools, key=itemgetter(0)), shown
+
+
+def _figures(node: SnapshotNode, moment: Moment) -> dict[str, float]:
+    return {each.name: each.figure(node, moment) for each in _OF_NODES}
+
+
+def _sums(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the sums of the figures that add up."""
+    return {each.name: sum(row[each.name] for row in rows) for each in _OF_NODES if each.is_summed}
 
 
 def _pool_label(path: str) -> str:
@@ -327,6 +360,7 @@ def _utilisation(gpu: GpuView) -> float | None:
 
 def node_metrics(kind: Literal["pool", "user"], rows: Sequence[NodeRow]) -> Iterator[Metric]:
     labels = ("pool",) if kind == "pool" else ("pool", "user")
-    for name, key, text in _OF_NODES if kind == "pool" else _OF_USERS:
-        values = ((named, figures.get(key)) for named, figures in rows)
-        yield _metric(f"{kind}_{name}", f"By {kind}: {text}", values, *labels)
+    for each in _OF_NODES:
+        if kind == "user" or not each.is_of_users_alone:
+            values = ((named, figures.get(each.name)) for named, figures in rows)
+            yield _metric(f"{kind}_{each.name}", f"By {kind}: {each.text}", values, *labels)
