@@ -40,7 +40,7 @@ from drfd.core.model.machine import Vector, not_negative, plus
 from drfd.core.model.resources import Axes, ClusterNode, Resources
 from drfd.core.scheduling.debts import Debt, settled, share_hours
 from drfd.core.scheduling.kept_free import ExternalLoad, free_of
-from drfd.core.usage import Curve, Point
+from drfd.core.usage import MEASURES, Curve, Point
 from drfd.devices.gpus import GPU
 from drfd.journal.arrays import TaskCounts
 from drfd.payload.raw_bytes import carried
@@ -53,6 +53,10 @@ if TYPE_CHECKING:
 
 #: The most indices, or ranges of indices, in a sentence.
 _MOST_INDICES = 20
+#: The resources of which the use is measured.
+_MEASURED = {
+    name: axis for name, axis in AXES.items() if axis.field in {each.name for each in MEASURES}
+}
 
 
 def resources_view(amount: Resources) -> replies.ResourcesView:
@@ -246,7 +250,9 @@ def wait_view(reason: Wait | None) -> replies.WaitView | None:
 
 
 def _shown_amount(axis: str, amount: int) -> float:
-    return amount / 1000 if axis == "cores" else amount
+    """Return an amount of any resource, also of a countable one or of one disk, as JSON has it."""
+    kind = axis.partition(":")[0]
+    return AXES[kind].number(amount) if kind in AXES else amount
 
 
 def exit_status(job: Job) -> int:
@@ -382,15 +388,11 @@ def now_view(
     each_gpu: Sequence[GpuMemory] = (),
 ) -> replies.NowView:
     """Return the present use; null where it is not known."""
-    # A suspended job is not sampled.
-    cores = now.mean("cores_milli") if job.suspended_at is None else 0
-    view: replies.NowView = {
-        "cores": None if cores is None else cores / 1000,
-        "memory": now.mean("memory_bytes"),
-        "read": now.mean("read_bps"),
-        "write": now.mean("write_bps"),
-        "memory_peak": peak_bytes,
-    }
+    used = {name: _number_of(name, now.mean(axis.field)) for name, axis in _MEASURED.items()}
+    view = cast(replies.NowView, {**used, "memory_peak": peak_bytes})
+    if job.suspended_at is not None:
+        # It is not sampled.
+        view["cores"] = 0.0
     if gpus is not None:
         view["gpu_memory"], view["gpu_utilisation"] = gpus.memory_bytes, gpus.percent
     if each_gpu and job.spec.demand.gres_memory:
@@ -398,10 +400,14 @@ def now_view(
     return view
 
 
+def _number_of(axis: str, amount: int | None) -> float | None:
+    return None if amount is None else AXES[axis].number(amount)
+
+
 def sum_view(uses: Sequence[replies.NowView]) -> replies.SumView:
     """Return the present use of several jobs together; null where it is known of none."""
     sums: dict[str, float | None] = {}
-    for name in AXES:
+    for name in _MEASURED:
         known = [amount for use in uses if (amount := cast(Any, use)[name]) is not None]
         sums[name] = round(sum(known), 3) if known else None
     return cast(replies.SumView, sums)
@@ -418,20 +424,16 @@ def curve_view(curve: Curve, demand: Resources | None) -> replies.CurveView:
     """Return the points, oldest first: means of the interval that ends at `at`, or null. `demand`
     is the job's, or None for the jobs of a user."""
 
-    def cores(name: str) -> list[float | None]:
-        return [None if milli is None else milli / 1000 for milli in means(name)]
-
     def means(name: str) -> list[int | None]:
         return [each.mean(name) for each in curve.points]
 
-    view: replies.CurveView = {
-        "at": [each.end_ms / 1000 for each in curve.points],
-        "cores": cores("cores_milli"),
-        "memory": means("memory_bytes"),
-        "read": means("read_bps"),
-        "write": means("write_bps"),
+    amounts = {
+        name: [_number_of(name, mean) for mean in means(axis.field)]
+        for name, axis in _MEASURED.items()
     }
-    beyond = cores("beyond_milli")
+    at = [each.end_ms / 1000 for each in curve.points]
+    view = cast(replies.CurveView, {"at": at, **amounts})
+    beyond = [_number_of("cores", mean) for mean in means("beyond_milli")]
     if any(each is not None for each in beyond):
         view["cores_beyond"] = beyond
     used = means("gpu_memory_bytes"), means("gpu_percent")
@@ -659,7 +661,7 @@ def limit_hours_view(calendar: Calendar, now_s: float) -> list[replies.LimitHour
 
 
 def _limit_view(limit: Limit) -> dict[str, float]:
-    return {name: most / 1000 if name == "cores" else most for name, most in limit.items()}
+    return {name: _shown_amount(name, most) for name, most in limit.items()}
 
 
 def shares_view(

@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, Metric
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
 
 from drfd import __version__
+from drfd.common.units import AXES
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import path_up
 from drfd.core.ledger.ledger import Ledger
@@ -41,14 +42,14 @@ WHOLE = "/"
 OTHERS = "(other)"
 #: The labels of a node, and its figures by the ends of their metrics' names.
 NodeRow: TypeAlias = tuple[list[str], Mapping[str, float]]
-_Axis = Literal["cores", "memory", "read", "write"]
-#: Of each resource: the end of the metric's name, the key of the amount, and the end of the help.
-_AMOUNTS: tuple[tuple[str, _Axis, str], ...] = (
-    ("cores", "cores", "cores"),
-    ("memory_bytes", "memory", "memory"),
-    ("read_bytes_per_second", "read", "read rate, all disks together"),
-    ("write_bytes_per_second", "write", "write rate, all disks together"),
-)
+#: Of each resource the end of the metric's name, and of the help.
+_AMOUNTS = {
+    name: (
+        axis.field.replace("_milli", "").replace("_bps", "_bytes_per_second"),
+        f"{name} rate, all disks together" if axis.is_of_disks else name,
+    )
+    for name, axis in AXES.items()
+}
 
 
 @dataclass(frozen=True)
@@ -229,9 +230,8 @@ class Gauges:
                 "resource",
             )
         # It is 0 where nothing is known to be used.
-        used: dict[str, float] = {
-            axis: sum(node["used"][axis] or 0 for node in top) for _, axis, _ in _AMOUNTS
-        }
+        seen = [cast(Mapping[str, float | None], node["used"]) for node in top]
+        used = {axis: sum(each.get(axis) or 0 for each in seen) for axis in AXES}
         yield from _amounts("used", "Measured use of all jobs together", used)
         yield from _outside(view)
         yield from gpu_metrics(view.get("gpus", []))
@@ -322,7 +322,7 @@ def _metric(
 
 
 def _amounts(name: str, text: str, amounts: Mapping[str, float]) -> Iterator[Metric]:
-    for end, axis, what in _AMOUNTS:
+    for axis, (end, what) in _AMOUNTS.items():
         yield _metric(f"{name}_{end}", f"{text}: {what}.", [((), amounts[axis])])
 
 
