@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
-from drfd.common.units import show_duration, show_size
+from drfd.common.units import AXES, show_duration, show_size
 from drfd_cli import output
 
 if TYPE_CHECKING:
@@ -15,19 +15,14 @@ if TYPE_CHECKING:
 _LEVELS = " ▁▂▃▄▅▆▇█"
 _LEAST_POINTS = 3
 
-CurveKind = Literal[
-    "cores", "cores_beyond", "memory", "read", "write", "gpu_utilisation", "gpu_memory"
-]
-#: Each with its label and the format of an amount.
-_USAGE_KINDS: tuple[tuple[CurveKind, str, Callable[[Any], str]], ...] = (
-    ("cores", "cores", output.number),
-    ("cores_beyond", "beyond", output.number),
-    ("memory", "memory", show_size),
-    ("read", "read", show_size),
-    ("write", "write", show_size),
-    ("gpu_utilisation", "GPU", "{}%".format),
-    ("gpu_memory", "GPU mem", show_size),
-)
+#: The kinds of curves, with their labels and the format of an amount.
+_KINDS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "cores": ("cores", output.number),
+    "cores_beyond": ("beyond", output.number),
+    **{name: (name, show_size) for name in AXES if name != "cores"},
+    "gpu_utilisation": ("GPU", "{}%".format),
+    "gpu_memory": ("GPU mem", show_size),
+}
 
 
 def usage_lines(
@@ -37,15 +32,14 @@ def usage_lines(
     uses now if it `is_live`. The cores beyond a lower end have a line of their own."""
     if curve is None:
         return []
-    shown = [
-        each
-        for each in _USAGE_KINDS
-        if len(known := _known(curve.get(each[0]))) >= _LEAST_POINTS and any(known)
-    ]
-    label_columns = max(len(label) for label in ("memory", *(label for _, label, _ in shown)))
+    known = {kind: [each for each in points_of(curve, kind) if each is not None] for kind in _KINDS}
+    shown = [kind for kind, each in known.items() if len(each) >= _LEAST_POINTS and any(each)]
+    label_columns = max(len(_KINDS[kind][0]) for kind in ("memory", *shown))
     found = []
-    for kind, label, show in shown:
-        asked, most, last = declared(demand, kind), max(_known(curve[kind])), curve[kind][-1]
+    for kind in shown:
+        label, show = _KINDS[kind]
+        points, asked, most = points_of(curve, kind), declared(demand, kind), max(known[kind])
+        last = points[-1]
         length = show_duration(curve["at"][-1] - curve["at"][0])
         whole = output.show_cores_of(demand) if kind == "cores" else show(asked)
         part = f" of {whole}" if asked else ""
@@ -53,16 +47,17 @@ def usage_lines(
         words = f"{now}most {show(most)}{part}, over {length}"
         room = columns - label_columns - len(words) - 4
         if room >= _LEAST_POINTS:
-            bars = spark(curve["at"], curve[kind], max(asked, most), room)
+            bars = spark(curve["at"], points, max(asked, most), room)
             found.append(f"{label:<{label_columns}} {bars}  {words}")
     return found
 
 
-def _known(values: Sequence[float | None] | None) -> list[float]:
-    return [each for each in values or () if each is not None]
+def points_of(curve: CurveView, kind: str) -> Sequence[float | None]:
+    """Return the points of a kind; none of what the job does not use."""
+    return cast("Mapping[str, Sequence[float | None]]", curve).get(kind, ())
 
 
-def declared(demand: ResourcesView, kind: CurveKind) -> float:
+def declared(demand: ResourcesView, kind: str) -> float:
     """Return the declared amount of what a curve shows, of a range the upper end, or 0 if the job
     declares none."""
     match kind:
@@ -74,7 +69,7 @@ def declared(demand: ResourcesView, kind: CurveKind) -> float:
             return 100 * demand["gres"].get("gpu", 0)
         case "gpu_memory":
             return demand["gres"].get("gpu", 0) * demand.get("gres_memory", {}).get("gpu", 0)
-    return demand[kind]
+    return output.amount_of(demand, kind) or 0.0
 
 
 def spark(at: Sequence[float], values: Sequence[float | None], top: float, columns: int) -> str:

@@ -245,6 +245,12 @@ def number(amount: float) -> str:
     return f"{amount:.2f}".rstrip("0").rstrip(".")
 
 
+def amount_of(amounts: Mapping[str, object] | None, axis: str) -> float | None:
+    """Return the amount of a resource, or None if it is not known."""
+    amount = (amounts or {}).get(axis)
+    return amount if isinstance(amount, int | float) else None
+
+
 def show_cores_of(demand: ResourcesView, show: Callable[[float], str] = number) -> str:
     """Return cores as "4", or as "2..8" if they are a range."""
     most = demand.get("cores_max")

@@ -6,16 +6,15 @@ import time
 from collections.abc import Mapping
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from drfd.common.units import parse_duration, show_duration, show_size
+from drfd.common.units import AXES, DISK_AXES, parse_duration, show_duration, show_size
 from drfd_cli import charts, output
 from drfd_cli.options import LINES, connect, past_options, past_selection, prints_result
 from drfd_cli.output import Column, Result
 from drfd_cli.tables.columns import (
-    AMOUNTS,
     PAST_JOBS,
     as_text,
     at,
@@ -99,7 +98,7 @@ _KEY, _SHORT_KEY = 32, 18
 #: From so many columns on there is room for curves.
 _VERY_WIDE = 132
 #: Curves of the last job of a row and their headings, and the width of each.
-_CURVES: dict[charts.CurveKind, str] = {
+_CURVES = {
     "cores": "USE OF CORES",
     "memory": "USE OF MEM",
     "gpu_utilisation": "USE OF GPU",
@@ -113,8 +112,6 @@ _KEYS = {
     "user": ["user"],
     "pool": ["pool"],
 }
-_Amount = Literal["cores", "memory", "read", "write"]
-_DISK: tuple[_Amount, ...] = ("read", "write")
 _GPU: Final = "gpu"
 _GPU_PEAK: Final = "gpu_memory_peak_max"
 _GPU_SINGLE_PEAK: Final = "gpu_memory_single_peak_max"
@@ -122,14 +119,14 @@ _BEYOND: Final = "beyond_us"
 _CORE_HOUR_US = 3.6e9
 
 
-def _bar(kind: charts.CurveKind, row: Mapping[str, Any]) -> str:
+def _bar(kind: str, row: Mapping[str, Any]) -> str:
     """Return a curve, scaled to the demand."""
     points: JobCurveView | None = row.get("curve")
     # Only a job with a GPU has a curve of it.
-    if points is None or kind not in points:
+    values = () if points is None else charts.points_of(points, kind)
+    if points is None or not values:
         return ""
-    most = charts.declared(points["demand"], kind)
-    return charts.spark(points["at"], points[kind], most, _BARS)
+    return charts.spark(points["at"], values, charts.declared(points["demand"], kind), _BARS)
 
 
 def _core_hours(microseconds: int) -> str:
@@ -189,7 +186,7 @@ REPORT = by_key(
     *(field(key, most=_KEY, least=_SHORT_KEY) for key in ("name", "user", "pool")),
     field("jobs", is_right=True),
     field("run_ms"),
-    *(each for axis in AMOUNTS for each in _parts(axis)),
+    *(each for axis in AXES for each in _parts(axis)),
     *map(field, ("read_bytes", "written_bytes", "demand_max", "peak_max", "throttled_us")),
     *map(field, ("throttled_unknown_jobs", "out_of_memory_jobs", "timeout_jobs")),
     column("advice", "ADVICE", _advice),
@@ -204,7 +201,7 @@ REPORT = by_key(
     right("MEM", as_text(at("demand_max"), show_size), "memory", is_fixed=True),
     right("PEAK", as_text(_peak, show_size), "peak", is_fixed=True),
     _efficiency("MEM%", "memory", "memory"),
-    *(_efficiency(f"{what.upper()}%", what, what) for what in (*_DISK, _GPU)),
+    *(_efficiency(f"{what.upper()}%", what, what) for what in (*DISK_AXES, _GPU)),
     right("GPU MEM", as_text(_gpu_peak, show_size), "gpu_memory"),
     right("THROTTLED", _throttled, "throttled", rank=1),
     *(
@@ -261,7 +258,7 @@ def _print_table(reply: ReportReply) -> None:
         "core_hours",
         *(["beyond"] if _core_hours(total[_BEYOND] or 0) != "0.00" else []),
         *("wasted", "cpu_percent", "memory", "peak", "memory_percent"),
-        *(f"{what}_percent" for what in _DISK if total[what]["declared"]),
+        *(f"{what}_percent" for what in DISK_AXES if at("declared", what)(total)),
         *(f"{name}-h" for name in total["gres_ms"]),
         *(["gpu_percent", "gpu_memory"] if has_gpus else []),
         "throttled",

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from drfd.common.units import show_share_hours, show_size
+from drfd.common.units import PLAIN_AXES, Axis, show_share_hours, show_size
 from drfd_cli import output
 from drfd_cli.options import colour_option, connect, prints_result
 from drfd_cli.output import Column, Result
 from drfd_cli.tables.columns import (
+    HEADS,
+    amounts,
     as_text,
     at,
     by_key,
@@ -54,10 +56,7 @@ POOLS = by_key(
     field("dominant_share", "SHARE", percent, is_right=True, is_fixed=True),
     field("dominant_resource", "DOMINANT", rank=2),
     field("satisfaction", "SATISFIED", percent, is_right=True),
-    right("CORES", as_text(at("usage"), output.show_cores_of), "cores", at("cores", "usage"),
-          is_fixed=True),
-    field("memory", "MEM", show_size, of="usage", is_right=True, is_fixed=True),
-    *(field(name, show=show_size, of="usage", is_right=True) for name in ("read", "write")),
+    *amounts("usage", is_fixed=True),
     field("running", "RUN", is_right=True),
     field("pending", "WAIT", is_right=True),
     Column("GRES", as_text(at("gres", "usage"), output.show_gres), "gres",
@@ -119,14 +118,18 @@ def _features(node: MachineView) -> str:
     return ",".join(node["features"])
 
 
-def _held_of(name: str, show: Callable[[Any], str]) -> Callable[[MachineView], str]:
-    """Return the function that shows what is allocated and what there is: "4/16"."""
-    return pair(as_text(at(name, "allocated"), show), as_text(at(name, "capacity"), show))
-
-
 def _gres(node: MachineView) -> str:
     held, whole = node["allocated"]["gres"], node["capacity"]["gres"]
     return ", ".join(f"{name} {held.get(name, 0)}/{whole[name]}" for name in sorted(whole)) or "-"
+
+
+def _of_machine(name: str, axis: Axis) -> Iterator[Column]:
+    """Yield the columns of a resource: what is allocated and what there is, and the first alone."""
+    show = output.number if name == "cores" else axis.show
+    held, whole = at(name, "allocated"), at(name, "capacity")
+    both = pair(as_text(held, show), as_text(whole, show))
+    yield right(HEADS.get(name, name.upper()), both, name, whole, is_fixed=True)
+    yield column(f"{name}_allocated", f"{name.upper()} ALLOCATED", held, show, is_right=True)
 
 
 #: The columns of machines. New ones come last.
@@ -135,11 +138,7 @@ NODES = by_key(
     field("engine"),
     field("state", is_fixed=True),
     field("since", show=output.show_when),
-    right("CORES", _held_of("cores", output.number), "cores", at("cores", "capacity"),
-          is_fixed=True),
-    field("cores_allocated", show=output.number, name="cores", of="allocated", is_right=True),
-    right("MEM", _held_of("memory", show_size), "memory", at("memory", "capacity"), is_fixed=True),
-    field("memory_allocated", show=show_size, name="memory", of="allocated", is_right=True),
+    *(each for name, axis in PLAIN_AXES.items() for each in _of_machine(name, axis)),
     field("running", "JOBS", is_right=True),
     column("features", "FEATURES", _features, rank=-1),
     field("text", "WHY", is_sentence=True),

@@ -11,7 +11,7 @@ import click
 
 from drfd.client.option_values import words_of
 from drfd.client.words import Ref
-from drfd.common.units import exact_size, show_duration, show_size
+from drfd.common.units import PLAIN_AXES, exact_size, show_duration, show_size
 from drfd_cli import charts, output
 from drfd_cli.commands.retry import retry_line
 from drfd_cli.options import connect, job_ids, prints_result
@@ -173,8 +173,11 @@ def _conditions(shown: ConditionsView) -> Iterator[Line]:
 
 
 def _demand(demand: ResourcesView) -> str:
-    cores, memory = output.show_cores_of(demand, "{:g}".format), show_size(demand["memory"])
-    unit = "core" if cores == "1" else "cores"
+    cores = output.show_cores_of(demand, "{:g}".format)
+    amounts = [f"{cores} {'core' if cores == '1' else 'cores'}"]
+    for name, axis in PLAIN_AXES.items():
+        if name != "cores" and (amount := output.amount_of(demand, name)):
+            amounts.append(f"{axis.show(round(amount))} {name}")
     gres = f", {output.show_gres_demand(demand)}" if demand["gres"] else ""
     # With several disks, the rates of each that has any.
     disks = ", ".join(
@@ -182,7 +185,7 @@ def _demand(demand: ResourcesView) -> str:
         for name, rates in demand.get("disks", {}).items()
         if rates["read"] or rates["write"]
     )
-    return f"{cores} {unit}, {memory} memory, io {disks or output.show_io(demand)}{gres}"
+    return f"{', '.join(amounts)}, io {disks or output.show_io(demand)}{gres}"
 
 
 def _given(job: ExplainedJobView) -> Iterator[Line]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from drfd.common.units import show_duration, show_size
+from drfd.common.units import AXES, show_duration, show_size
 from drfd_cli import output
 from drfd_cli.output import Column, Columns, number
 from drfd_cli.tables.layout import Painted
@@ -22,7 +22,8 @@ from drfd_cli.tables.layout import Painted
 if TYPE_CHECKING:
     from drfd.protocol.replies import AllRunsView, CodeText, JobView, UsedView
 
-AMOUNTS = ("cores", "memory", "read", "write")
+#: Resources with headings other than their names.
+HEADS = {"memory": "MEM"}
 #: Columns to which names, and lists of indices, are cut, and the least that they keep before other
 #: columns are left out.
 _NAME, _LEAST_NAME = 24, 12
@@ -91,6 +92,19 @@ def column(
 ) -> Column:
     """Return a column with a value for programs, which people see as `show` returns it."""
     return Column(title, as_text(value, show), key, value, **more)
+
+
+def amounts(of: str, **more: Any) -> list[Column]:
+    """Return the columns of the amounts in the object `of` of a view, one for each resource."""
+    cores = as_text(lambda view: view.get(of), output.show_cores_of)
+    return [
+        Column("CORES", cores, "cores", at("cores", of), is_right=True, **more),
+        *(
+            field(name, HEADS.get(name, ""), axis.show, of=of, is_right=True, **more)
+            for name, axis in AXES.items()
+            if name != "cores"
+        ),
+    ]
 
 
 def by_key(*columns: Column) -> Columns:
@@ -209,10 +223,7 @@ PAST_JOBS = by_key(
     field("pool", most=_NAME, rank=4, squeue="a ACCOUNT account", sacct="Account"),
     field("state", show=_state, is_fixed=True),
     field("code", of=_about),
-    Column("CORES", lambda job: output.show_cores_of(job["demand"]), "cores",
-           at("cores", of="demand"), is_right=True, rank=1),
-    _right("memory", "MEM", show_size, of="demand", rank=1),
-    *(_right(name, show=_rate, of="demand") for name in AMOUNTS[2:]),
+    *amounts("demand", rank=1),
     _right("time_limit_s", "LIMIT", show_duration),
     _right("priority", squeue="p PRIORITY priority", sacct="Priority"),
     _right("attempt"),

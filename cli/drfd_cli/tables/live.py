@@ -9,23 +9,21 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
-from drfd.common.units import show_duration, show_size, utc_time
-from drfd_cli.output import Column, Columns, run_s
-from drfd_cli.tables.columns import AMOUNTS, JOBS, as_text, at, by_key, column
+from drfd.common.units import AXES, show_duration, show_size, utc_time
+from drfd_cli.output import Column, Columns, amount_of, run_s
+from drfd_cli.tables.columns import JOBS, as_text, at, by_key, column
 from drfd_cli.tables.layout import Painted, right
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import SnapshotRow
 
-#: A resource that a job requests and that is measured.
-Axis = Literal["cores", "memory", "read", "write"]
 #: Fractions of the demand from which a job is near its limit, and at its limit.
 _WARM, _HOT = 0.8, 0.95
-#: The style of what is at its limit. That of memory ends the job, and is warned of before; rates
-#: are throttled; and cores are there to be used.
-_AT_LIMIT = {"cores": "plain", "memory": "hot", "read": "warm", "write": "warm"}
+#: The style of what is at its limit. That of memory ends the job, and is warned of before; cores
+#: are there to be used; and other rates are throttled.
+_AT_LIMIT = {"cores": "plain", "memory": "hot"}
 _OUTCOMES = {"COMPLETED": "good", "CANCELLED": "dim"}
 #: Columns of `drf status` that ask for what a snapshot does not have.
 _UNKNOWN = ("command", "why")
@@ -41,7 +39,9 @@ class Gauge(Painted):
 def show_axis(axis: str, amount: float) -> str:
     """Return an amount in the units of replies, short enough for a column."""
     kind = axis.partition(":")[0]
-    if kind in ("memory", "read", "write", "gpu_memory"):
+    if kind in AXES and kind != "cores":
+        return AXES[kind].show(round(amount)).removesuffix("/s")
+    if kind == "gpu_memory":
         return show_size(amount)
     if kind == "gpu_utilisation":
         return f"{amount:g}%"
@@ -68,14 +68,14 @@ def left_s(row: SnapshotRow, at_s: float) -> float | None:
     return None if limit_s is None or row["started_at"] is None else limit_s - run_s(row, at_s)
 
 
-def _use(axis: Axis, row: SnapshotRow) -> Gauge | None:
+def _use(axis: str, row: SnapshotRow) -> Gauge | None:
     """Return "now/declared". Of a range of cores it is "5/2..8", and a part of all eight."""
-    now, declared = None if row["now"] is None else row["now"].get(axis), row["demand"][axis]
+    now, declared = amount_of(row["now"], axis), amount_of(row["demand"], axis) or 0
     if not declared and not now:
         return None
     most = row["demand"].get("cores_max") if axis == "cores" else None
     part = part_of(now or 0.0, declared if most is None else most)
-    style = _AT_LIMIT[axis] if part >= _HOT else "plain"
+    style = _AT_LIMIT.get(axis, "warm") if part >= _HOT else "plain"
     if axis == "memory" and _WARM <= part < _HOT:
         style = "warm"
     used = "?" if now is None else show_axis(axis, now)
@@ -181,8 +181,8 @@ def live_columns(at_s: float) -> Columns:
         column("code", "REASON", _code, partial(Painted, style="dim"), least=16, rank=7),
         *(
             right(name.upper(), partial(_use, name), f"{name}_now", least=14, most=18,
-                  rank=3 * (name in AMOUNTS[2:]))
-            for name in get_args(Axis)
+                  rank=3 * axis.is_of_disks)
+            for name, axis in AXES.items()
         ),
         right("GPU", _gpu, "gpu_now", least=10, rank=2),
         right("TIME", partial(_spent, at_s), "spent", least=13),

@@ -21,13 +21,19 @@ from zlib import crc32
 
 from rich.segment import Segment
 
-from drfd.common.units import show_size
+from drfd.common.units import AXES, show_size
 from drfd.core.model.job import leaf_path
 from drfd_cli.commands.shares import POOLS
-from drfd_cli.output import Column, clean, code_line, columns_of, counted
+from drfd_cli.output import Column, amount_of, clean, code_line, columns_of, counted
 from drfd_cli.tables.columns import as_text, at, pair
 from drfd_cli.tables.layout import Painted, fitted, right, widths_of, with_values
-from drfd_cli.tables.live import Axis, Gauge, live_columns, part_of, show_axis, show_declared
+from drfd_cli.tables.live import (
+    Gauge,
+    live_columns,
+    part_of,
+    show_axis,
+    show_declared,
+)
 from drfd_cli.top.paint import (
     HUES,
     Line,
@@ -51,7 +57,6 @@ if TYPE_CHECKING:
 
 # -- the machine ---------------------------------------------------------------------------------
 
-_AXES: tuple[Axis, ...] = ("cores", "memory", "read", "write")
 #: Characters of a bar: allocated and used, allocated and unused, used by external processes, free.
 _USED, _ALLOCATED, _EXTERNAL, _FREE = "█", "▒", "╱", "·"
 _LABEL_WIDTH = 7
@@ -123,7 +128,7 @@ def header(scene: Scene, theme: Theme, columns: int, *, most_each: int) -> list[
     return [
         first,
         *(_meter_of(snapshot, name, marks, theme, room) for name in [
-            *(name for name in _AXES if snapshot["capacity"][name]),
+            *(name for name in AXES if _amount(snapshot["capacity"], name)),
             *(f"gres:{name}" for name in snapshot["capacity"]["gres"]),
         ]),
         *_at_most(most_each, nodes, "nodes: drf nodes", theme, columns),
@@ -256,8 +261,8 @@ def _gpu_meter(
 def _amount(amounts: Mapping[str, Any], name: str) -> float:
     """Return the amount of this name, or 0 if there is none or it is not known."""
     _, _, gres = name.partition(":")
-    amount = amounts.get("gres", {}).get(gres) if gres else amounts.get(name)
-    return amount if isinstance(amount, int | float) else 0.0
+    found = amount_of(amounts.get("gres"), gres) if gres else amount_of(amounts, name)
+    return found or 0.0
 
 
 def first_line(scene: Scene, theme: Theme, columns: int) -> Line:
@@ -291,9 +296,8 @@ def _draining(snapshot: SnapshotView) -> list[str]:
 def summary(snapshot: SnapshotView) -> str:
     """Return a summary in one line, which stays on the terminal after the live view."""
     capacity, counts = snapshot["capacity"], snapshot["counts"]
-    held = {
-        name: sum(node["usage"][name] for node in leaves(snapshot["nodes"])) for name in _AXES[:2]
-    }
+    used = [node["usage"] for node in leaves(snapshot["nodes"])]
+    cores, memory = sum(each["cores"] for each in used), sum(each["memory"] for each in used)
     waiting = counts.get("PENDING", 0) + counts.get("HELD", 0)
     suspended = counts.get("SUSPENDED", 0)
     paused = f" {suspended} suspended," if suspended else ""
@@ -301,8 +305,8 @@ def summary(snapshot: SnapshotView) -> str:
     said = [each.replace("DRAINING", "draining", 1) for each in _draining(snapshot)]
     said += [clean(each["text"], 300) for each in snapshot["notices"]]
     return "; ".join([
-        f"{snapshot['host']} at {clock}: {show_axis('cores', held['cores'])} of"
-        f" {show_axis('cores', capacity['cores'])} cores and {show_size(held['memory'])} of"
+        f"{snapshot['host']} at {clock}: {show_axis('cores', cores)} of"
+        f" {show_axis('cores', capacity['cores'])} cores and {show_size(memory)} of"
         f" {show_size(capacity['memory'])} held",
         f"{sum(counts.values()) - waiting - suspended} running,{paused} {waiting} waiting",
         *said,
@@ -314,8 +318,7 @@ def summary(snapshot: SnapshotView) -> str:
 #: The columns of each list of jobs, by the keys of `live_columns`.
 _SHOWN = {
     TopPanel.RUNNING: (
-        *("label", "name", "user", "pool", "cores_now", "memory_now", "read_now", "write_now"),
-        *("gpu_now", "spent"),
+        *("label", "name", "user", "pool", *(f"{name}_now" for name in AXES), "gpu_now", "spent"),
     ),
     TopPanel.WAITING: (
         *("label", "name", "user", "cores", "memory", "io", "gres", "start", "waits_for"),

@@ -18,7 +18,8 @@ from drfd.common.errors import Refused
 from drfd.common.indices import show_numbers
 from drfd.core.model.job import leaf_path
 from drfd_cli.commands.shares import branch
-from drfd_cli.tables.live import Axis, left_s
+from drfd_cli.output import amount_of
+from drfd_cli.tables.live import left_s
 from drfd_cli.top.keys import ACTIONS, Act, Page, Prompt, Question, Viewer, begin, typed
 
 if TYPE_CHECKING:
@@ -235,9 +236,9 @@ def _tree(nodes: Sequence[SnapshotNode], state: State) -> list[TreeRow]:
     return found
 
 
-def _use(row: SnapshotRow, what: Axis) -> float:
+def _use(row: SnapshotRow, axis: str) -> float:
     """Return the present use of a job, or zero if it is not known."""
-    return (row["now"] and row["now"].get(what)) or 0.0
+    return amount_of(row["now"], axis) or 0.0
 
 
 #: The orders of each panel, the default first, with the sort key; None for the daemon's own order.

@@ -24,7 +24,7 @@ from starlette.staticfiles import StaticFiles
 
 from drfd.client.words import parse_id
 from drfd.common.errors import DrfdError, NotPermitted, Refused, Unavailable
-from drfd.common.units import utc_time
+from drfd.common.units import AXES, utc_time
 from drfd_cli.commands.log import output_of, tail_of
 from drfd_cli.output import label
 from drfd_cli.tables.columns import PAST_JOBS
@@ -53,9 +53,7 @@ _STATIC = Path(__file__).with_name("static")
 #: The columns of each table of jobs, by the keys of `live_columns` and of `drf history`; those that
 #: the user wants stand before the last one.
 _TABLES = {
-    "running": (
-        *("name", "user", "cores_now", "memory_now", "read_now", "write_now", "gpu_now", "spent"),
-    ),
+    "running": ("name", "user", *(f"{name}_now" for name in AXES), "gpu_now", "spent"),
     "waiting": ("name", "user", "cores", "memory", "io", "gres", "expected_start", "why"),
     "ended": ("name", "user", "ended_at", "ran", "memory_used", "state", "cause"),
 }

@@ -51,6 +51,19 @@ function bar(parent, key, name, told, parts) {
   return made;
 }
 
+// The resources of an object that has an amount of each, without those of which it has none.
+function amounts(object) {
+  return Object.entries(object).filter(([, amount]) => typeof amount === "number" && amount);
+}
+
+// How people see a resource: its title, and its amounts.
+function resource(name) {
+  if (name === "cores") return ["Cores", cores];
+  const isOfDisks = name === "read" || name === "write";
+  const title = isOfDisks ? `Disk ${name}` : name[0].toUpperCase() + name.slice(1);
+  return [title, (amount) => size(amount) + (isOfDisks ? "/s" : "")];
+}
+
 function topNodes(nodes) {
   return nodes.filter((node) => node.path.split(".").length === 2);
 }
@@ -60,10 +73,8 @@ function showMachine() {
   const top = topNodes(nodes);
   const used = (name) => top.reduce((sum, node) => sum + (node.used?.[name] ?? 0), 0);
   const held = (name) => top.reduce((sum, node) => sum + (node.usage?.[name] ?? 0), 0);
-  const resources = [["cores", "Cores", cores], ["memory", "Memory", size], ["read", "Disk read", (value) => `${size(value)}/s`], ["write", "Disk write", (value) => `${size(value)}/s`]];
-  for (const [name, title, show] of resources) {
-    const all = capacity[name];
-    if (!all) continue;
+  for (const [name, all] of amounts(capacity)) {
+    const [title, show] = resource(name);
     const outside = external?.[name] ?? 0;
     const told = `${show(used(name))} used, ${show(held(name))} of ${show(all)} allocated` + (outside ? `, ${show(outside)} outside` : "");
     bar(byId("bars"), name, title, told, [outside / all, held(name) / all, used(name) / all]);
@@ -213,8 +224,9 @@ function drawJob(ref, found) {
   if (curve && curve.at.length > 1) {
     const curves = part("curves", "Use over time", "div");
     curves.className = "curves";
-    for (const [name, title, tell] of [["cores", "Cores", cores], ["memory", "Memory", size], ["read", "Disk read per second", size], ["write", "Disk write per second", size]]) {
-      const values = curve[name];
+    for (const [name, values] of Object.entries(curve)) {
+      if (!(name in job.demand)) continue;
+      const [title, tell] = resource(name);
       const most = Math.max(job.demand[name] || 0, ...values.map((value) => value ?? 0));
       if (!most) continue;
       const limit = job.demand[name] ? `; the dashed line is what it asked for: ${tell(job.demand[name])}` : "";
