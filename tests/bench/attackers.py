@@ -206,16 +206,6 @@ def set_big() -> None:
     storm((own("set", [each], priority=at) for at, each in zip(count(), cycle(ids))), 16)
 
 
-@attack("submit and cancel 500 KB commands")
-def submit_cancel_big() -> None:
-    caller = Caller()
-    begun()
-    while not is_over():
-        job_id = caller.submit(*[BIG] * 4, held=True)
-        if job_id:
-            caller.ask("cancel", select={"ids": [job_id]})
-
-
 @attack("show a job with thousands of events")
 def show_long() -> None:
     (job_id, *_) = fill(1, lambda _: job("x", held=True))
@@ -228,12 +218,6 @@ def show_long() -> None:
 @attack("jobs of 100,000 arguments")
 def arguments() -> None:
     data = line("submit", **job(*["a"] * 100_000, held=True))
-    storm(cycle([data]), 8)
-
-
-@attack("jobs of 100,000 empty arguments")
-def arguments_empty() -> None:
-    data = line("submit", **job(*[""] * 100_000, held=True))
     storm(cycle([data]), 8)
 
 
@@ -256,11 +240,6 @@ def queued() -> None:
     storm(cycle([line("submit_list", jobs=[each] * 30)]), MOST)
 
 
-@attack("one submission by its key, again and again")
-def keys() -> None:
-    storm(cycle([line("submit", **job("true", held=True, key="k" * 256))]), 200)
-
-
 @attack("arrays of 10,000, submitted and cancelled")
 def arrays() -> None:
     caller = Caller()
@@ -278,19 +257,6 @@ def torn() -> None:
     caller.ask("cancel", select={"ids": [*range(array_id + 1, array_id + 20_000, 2)]})
     asked = [own(verb, [array_id]) for verb in ("release", "hold")]
     storm(cycle([*asked, line("status"), line("show", id=array_id)]), 8)
-
-
-@attack("arrays with ranges within each other")
-def tangled() -> None:
-    data = line("submit", **job("true", array="0-19998:2,1-9999:2", held=True))
-    less = line("submit", **job("true", array="0-8000:4,1-8001:4", held=True))
-    storm(cycle([data, less]), 8)
-
-
-@attack("hold and release of 1,000 jobs")
-def hold_release() -> None:
-    ids = fill(1000, lambda _: job("true", begin_s=1 << 39))
-    storm((own(verb, ids) for verb in cycle(("hold", "release"))), 4)
 
 
 # -- what the scheduler looks at -------------------------------------------------------------------
@@ -327,14 +293,6 @@ def whys() -> None:
 
 
 # -- what is long to answer ------------------------------------------------------------------------
-
-
-@attack("status with 150,000 states")
-def states() -> None:
-    fill(1000, lambda _: job("true", held=True))
-    unlike_ones = [f"S{at}" for at in range(150_000)]
-    both = [line("status", select={"states": each}) for each in (["X"] * 150_000, unlike_ones)]
-    storm(cycle(both), 8)
 
 
 @attack("status with unlike patterns of names")
@@ -377,12 +335,6 @@ def ended_names() -> None:
     storm(cycle([line("history", past={"ids": (2 * names)[:10_000]})]), 2)
 
 
-@attack("cancellations of 60,000 jobs that do not exist")
-def unknown_names() -> None:
-    names = [f"{at}_1" for at in range(1, 60_001)]
-    storm(cycle([line("cancel", select={"ids": names})]), 8)
-
-
 @attack("all events since the beginning, again and again")
 def replay() -> None:
     ids = fill(3000, lambda _: job("true", held=True))
@@ -396,13 +348,6 @@ def replay() -> None:
                 # drfd has others to serve, too.
                 pass
             each.close()
-
-
-@attack("wait for 100,000 ids")
-def waits() -> None:
-    fill(100, lambda _: job("true", held=True))
-    data = line("wait", ids=[*range(1, 100_001)], timeout_s=0.0)
-    storm(cycle([data]), 8)
 
 
 @attack("events of 100,000 ids, twice, and changes of an array")
@@ -457,14 +402,6 @@ def churn() -> None:
             each.close()
 
 
-@attack("256 idle connections")
-def idle() -> None:
-    held = hold_open(256, b"")
-    begun()
-    sleep()
-    del held
-
-
 @attack("requests with descriptors sent along")
 def descriptors() -> None:
     begun()
@@ -496,15 +433,6 @@ def half_open() -> None:
             time.sleep(0.0005)
 
 
-@attack("huge requests that are cut short")
-def cut_short() -> None:
-    data = line("submit", **job(*[BIG] * 4))[:-1]
-    begun()
-    while not is_over():
-        for each in hold_open(16, data):
-            each.close()
-
-
 @attack("nonsense: deep, huge and broken JSON")
 def nonsense() -> None:
     deep = b'{"v":1,"op":"status","select":' + b"[" * 100_000 + b"\n"
@@ -513,21 +441,6 @@ def nonsense() -> None:
 
 
 # -- jobs ------------------------------------------------------------------------------------------
-
-
-@attack("fork bombs within their limits")
-def fork_bombs() -> None:
-    for _ in range(4):
-        running("f() { f | f & }; while :; do f; sleep 0.1; done", demand={"cores_milli": 500})
-    begun()
-    sleep()
-
-
-@attack("signals to 50 running jobs")
-def signals() -> None:
-    script = "trap : USR1; while :; do sleep 0.2; done"
-    ids = [running(script, demand={"cores_milli": 20}) for _ in range(20)]
-    storm(cycle([own("signal", ids, signal=10)]), 16)
 
 
 @attack("processes that move into a job of one's own, on 12 connections")

@@ -23,7 +23,6 @@ the 99th percentile is little more than the largest one. `spin` is an attack on 
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
 import signal
@@ -38,7 +37,7 @@ from pathlib import Path
 from random import Random
 
 from drfd.client.connection import Connection
-from instance import BIN, CONFIG, add_account, cpu_s, delete_account, resident_bytes, wait_for
+from instance import BIN, CONFIG, add_account, cpu_s, delete_account, wait_for
 from tests.bench.attackers import ATTACKS
 from tests.bench.place import Place, latest, options_of
 
@@ -80,9 +79,6 @@ class Times:
     samples: dict[str, Samples] = field(default_factory=lambda: {each: _empty() for each in STATES})
     #: Processors that the attacker's process and jobs have used beside the work.
     processors: float = 0.0
-    #: Bytes that the controller's memory and the state on disk have grown by.
-    memory_bytes: int = 0
-    disk_bytes: int = 0
 
     def late(self, state: str, kind: str) -> float:
         return latest(self.samples[state][kind])
@@ -192,13 +188,6 @@ class Stage(Place):
 
         wait_for("the end of the attacker's jobs", is_clear, seconds=300)
 
-    def state_bytes(self) -> int:
-        return sum(path.stat().st_size for path in self.instance.state.rglob("*") if path.is_file())
-
-    def memory_bytes(self) -> int:
-        assert self.instance.process is not None
-        return resident_bytes(self.instance.process.pid)
-
 
 def measure(stage: Stage, into: Samples, counts: Counts, random: Random) -> None:
     """The second user works: so many samples of each kind, in an order of chance."""
@@ -250,7 +239,6 @@ def run(name: str, *, rounds: int, counts: Counts, random: Random) -> Times:
     try:
         stage.start()
         measure(stage, _empty(), Counts(3, 5, 3), random)
-        memory_bytes, state_bytes = stage.memory_bytes(), stage.state_bytes()
         used = []
         for at in range(rounds):
             # The first attack tells how much processor time it uses.
@@ -267,8 +255,6 @@ def run(name: str, *, rounds: int, counts: Counts, random: Random) -> Times:
                         measure(stage, into, counts, random)
                     used.append(stage.processors)
         found.processors = statistics.mean(used)
-        found.memory_bytes = stage.memory_bytes() - memory_bytes
-        found.disk_bytes = stage.state_bytes() - state_bytes
         return found
     finally:
         stage.destroy()
@@ -278,7 +264,7 @@ def head() -> str:
     cells = ["attack"]
     for kind in KINDS:
         cells += [f"{kind}: p50 a / b / c", "p99 a / b / c", "c/a", "c/b"]
-    cells += ["CPUs", "MiB memory", "disk"]
+    cells.append("CPUs")
     return "| " + " | ".join(cells) + " |\n" + "|---" * len(cells) + "|"
 
 
@@ -291,8 +277,7 @@ def row(name: str, found: Times) -> str:
         ratio = found.ratio(kind)
         cells.append(f"**{ratio:.1f}**" if ratio > MOST else f"{ratio:.1f}")
         cells.append(f"{found.ratio(kind, of=SPIN):.1f}")
-    cells += [f"{found.processors:.1f}"]
-    cells += [str(found.memory_bytes >> 20), str(found.disk_bytes >> 20)]
+    cells.append(f"{found.processors:.1f}")
     return "| " + " | ".join(cells) + " |"
 
 
@@ -307,7 +292,6 @@ def main() -> None:
     parser.add_argument("--commands", type=int, default=35, help="and `drf submit` (35)")
     parser.add_argument("--starts", type=int, default=35, help="and starts (35)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples to this file")
     chosen = parser.parse_args()
     if chosen.list:
         for name, (what, _) in ATTACKS.items():
@@ -330,9 +314,6 @@ def main() -> None:
             continue
         told = [f"{kind} {times[name].ratio(kind):.1f}" for kind in KINDS]
         print(f"{name}: c/a {', '.join(told)}", flush=True)
-        if chosen.json:
-            samples = {name: found.samples for name, found in times.items()}
-            chosen.json.write_text(json.dumps(samples))
     print_table(times, failed, chosen.rounds, counts)
 
 
