@@ -13,15 +13,16 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from drfd.common.errors import HostError
 from drfd.slurm.files import MORE_CONF, event_script, gate_script
 from drfd.slurm.settings import CGROUP_CONF, EVENT, GATE_FILE, SLURM_CONF
+from instance import Instance, patient
 
 #: Programs that it consists of, and one of Slurm's commands → the packages that have them, as
 #: Debian and Ubuntu call them.
@@ -87,12 +88,6 @@ def files_without_limits(directory: Path, events: Path, starts: Path) -> dict[st
     }
 
 
-def lacking_packages() -> list[str]:
-    """Return the packages that a private Slurm needs and that are not installed."""
-    lacking = {package for name, package in _PACKAGES.items() if not shutil.which(name, path=_PATH)}
-    return sorted(lacking)
-
-
 class PrivateSlurm:
     """Slurm, from its start until `stop`."""
 
@@ -106,7 +101,7 @@ class PrivateSlurm:
 
     def start(self, files: Mapping[str, str]) -> None:
         """Start it with these files beside slurm.conf, and wait until the nodes are idle.
-        slurm.conf says where everything is, and includes `MORE_CONF`. Raises HostError."""
+        slurm.conf says where everything is, and includes `MORE_CONF`."""
         for name in ("state", "spool", "munge"):
             (self.directory / name).mkdir()
         munge = self.directory / "munge"
@@ -261,7 +256,7 @@ class PrivateSlurm:
             ended = [each for each, process in self._running.items() if process.poll() is not None]
             if ended or time.monotonic() > deadline:
                 words = self.said((ended or [name])[0]).strip().rpartition("\n")[2]
-                raise HostError("no-slurm", f"a private Slurm does not start: {words or name}")
+                raise AssertionError(f"a private Slurm does not start: {words or name}")
             time.sleep(0.05)
 
     def _spawn(self, name: str, *command: str) -> None:
@@ -307,3 +302,131 @@ def _free_ports(count: int) -> list[int]:
             stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
         ]
         return [each.getsockname()[1] for each in sockets]
+
+
+# -- for tests of what starts jobs there, and for those of what drfd prints ---------------------
+
+
+_CGROUPS = Path("/sys/fs/cgroup")
+NODES = (PrivateNode("n1", 4, 4000), PrivateNode("n2", 4, 4000))
+#: For a daemon with a machine of its own, and the two nodes.
+CONFIG = """
+[capacity]
+cores = 2
+memory = "2G"
+reserve_memory = 0
+[[disk]]
+name = "test"
+path = "/var/tmp"
+read = "1G"
+write = "1G"
+[enforcement]
+grace = "1s"
+[nodes.head]
+engine = "local"
+[nodes.n1]
+engine = "slurm"
+cores = 4
+memory = "3G"
+read = "100M"
+write = "100M"
+features = ["big"]
+[nodes.n2]
+engine = "slurm"
+cores = 4
+memory = "3G"
+features = ["big", "fast"]
+"""
+
+
+def missing() -> str:
+    """Return why no cluster can be made here, or nothing if one can, or must."""
+    if os.getuid() != 0:
+        return "Slurm's daemons need root"
+    if os.environ.get("DRFD_SLURM") == "required":
+        return ""
+    lacking = {package for name, package in _PACKAGES.items() if not shutil.which(name, path=_PATH)}
+    return f"not installed: {', '.join(sorted(lacking))}" if lacking else ""
+
+
+class Cluster(PrivateSlurm):
+    """Slurm with two nodes, in a directory of its own that has one for outputs."""
+
+    def __init__(self, *, cores: int = 4, memory_mb: int = 2000) -> None:
+        directory = Path(tempfile.mkdtemp(prefix="drfd-slurm-"))
+        directory.chmod(0o755)
+        token = secrets.token_hex(3)
+        names = (f"d{token}a", f"d{token}b")
+        super().__init__(directory, [PrivateNode(name, cores, memory_mb) for name in names])
+
+    def start(self, files: Mapping[str, str]) -> None:
+        (self.directory / "out").mkdir()
+        (self.directory / "out").chmod(0o777)
+        super().start(files)
+
+    def run(
+        self, *command: str, uid: int = 0, stdin: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run one of Slurm's commands, as root or as another user."""
+        return subprocess.run(
+            command,
+            env=self.env,
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            text=True,
+            timeout=patient(120),
+            user=uid,
+            group=uid,
+            extra_groups=[],
+            cwd=self.directory / "out",
+        )
+
+    def destroy(self) -> None:
+        self.stop()
+        for node in self.nodes:
+            for top in _CGROUPS.glob(f"*/slurm_{node}"):
+                for folder, _, _ in os.walk(top, topdown=False):
+                    os.rmdir(folder)
+        shutil.rmtree(self.directory)
+
+
+class PlainCluster(PrivateSlurm):
+    """Slurm with the two nodes of `CONFIG`, without limits, from its start until `stop`."""
+
+    def __init__(self, path: Path, events: Path, starts: Path) -> None:
+        """`events`: the socket that gets datagrams; `starts`: the directory of notes."""
+        path.chmod(0o755)
+        super().__init__(path, NODES)
+        self.files = files_without_limits(path, events, starts)
+
+    def log(self) -> str:
+        return self.said("slurmctld")[-3000:]
+
+
+@contextmanager
+def a_slurm_of(instance: Instance, config: str = CONFIG) -> Iterator[PlainCluster]:
+    """The nodes of an instance, which is not started yet; both end with the block."""
+    directory = instance.root / "cluster"
+    directory.mkdir()
+    where = f'[slurm]\nconfig = "{directory}/slurm.conf"\nuser = "root"\n'
+    instance.config.write_text(config + where)
+    state = instance.state / "slurm-launcher"
+    cluster = PlainCluster(directory, state / "events.sock", state / "started")
+    with ending(instance, cluster):
+        cluster.start(cluster.files)
+        yield cluster
+
+
+@contextmanager
+def ending(instance: Instance, cluster: PrivateSlurm) -> Iterator[None]:
+    """The end of an instance and of the Slurm of its nodes, after the block."""
+    try:
+        yield
+    finally:
+        try:
+            # While Slurm is there to end them.
+            instance.drf("cancel", "--all", check=False)
+            cluster.stop()
+        finally:
+            instance.destroy()

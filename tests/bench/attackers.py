@@ -160,11 +160,6 @@ def hold_open(connections: int, first: bytes) -> list[socket.socket]:
     return made
 
 
-def sleep() -> None:
-    while not is_over():
-        time.sleep(0.1)
-
-
 def fill(number: int, fields: Callable[[int], Request]) -> list[int]:
     """Submit so many, as far as that is allowed, on one connection."""
     ids = []

@@ -7,13 +7,32 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from drfd.common.errors import Unavailable
 from instance import BIN, wait_for
-from slurm_cluster import processes_of
+
+
+def processes_of(place: Path) -> list[str]:
+    """The commands of processes that name a directory, also in their environment or files."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes()
+            known = words + (entry / "environ").read_bytes()
+            fds = [*(entry / "fd").iterdir()]
+        except OSError:
+            # Gone, or no process.
+            continue
+        for fd in fds:
+            with suppress(OSError):
+                known += os.fsencode(os.readlink(fd))
+        if os.fsencode(place) in known:
+            found.append(words.replace(b"\0", b" ").decode())
+    return found
 
 
 @pytest.fixture

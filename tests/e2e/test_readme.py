@@ -25,7 +25,7 @@ from drfd.daemon.monitoring.meter import PERIOD_S
 from drfd.slurm.files import MORE_CONF, NAMES
 from drfd.slurm.settings import SLURM_CONF
 from instance import BIN, Instance, wait_for
-from slurm_cluster import Cluster, ending, missing
+from private_slurm import Cluster, ending, missing
 
 ROOT = Path(__file__).parents[2]
 

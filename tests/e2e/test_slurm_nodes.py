@@ -12,8 +12,7 @@ import pytest
 from drfd.slurm.files import MORE_CONF, Layout, files
 from drfd.slurm.settings import SLURM_CONF
 from instance import Instance, wait_for
-from private_slurm import PrivateNode, PrivateSlurm
-from slurm_cluster import CONFIG, PlainCluster, a_slurm_of, missing
+from private_slurm import CONFIG, PlainCluster, PrivateNode, PrivateSlurm, a_slurm_of, missing
 
 _CGROUPS = Path("/sys/fs/cgroup")
 has_slurm = pytest.mark.skipif(bool(missing()), reason=missing())

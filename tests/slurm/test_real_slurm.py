@@ -2,22 +2,18 @@
 
 import pwd
 import re
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from drfd.common.errors import HostError
 from drfd.slurm.files import MORE_CONF, NAMES
 from drfd.slurm.settings import SLURM_CONF
 from instance import wait_for
-from private_slurm import PrivateNode, PrivateSlurm, files_without_limits
-from slurm_cluster import Cluster, missing, processes_of
+from private_slurm import Cluster, missing
 
 pytestmark = [
     pytest.mark.system,
@@ -165,63 +161,3 @@ def test_with_cpus_alone_as_many_jobs_run_as_there_are_cpus(cluster):
     wait_for("all of them", lambda: states_of(cluster) == ["RUNNING"] * 4)
     cluster.run("scancel", "--full", "--user=nobody")
     wait_for("their end", lambda: states_of(cluster) == [])
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="drfd-slurm-", dir="/var/tmp"))
-    path.chmod(0o755)
-    yield path
-    shutil.rmtree(path)
-
-
-def test_it_has_the_nodes_it_is_told_and_leaves_no_process(place):
-    nodes = [PrivateNode("small", 1, 500), PrivateNode("large", 16, 64000)]
-    slurm = PrivateSlurm(place, nodes)
-    files = files_without_limits(place, place / "events", place / "starts")
-    (place / "starts").mkdir()
-    try:
-        slurm.start(files)
-        words = "%N %c %m"
-        assert sorted(slurm.ask("sinfo", "-h", "-N", "-o", words).splitlines()) == [
-            "large 16 64000",
-            "small 1 500",
-        ]
-        slurm.ask(
-            *("sbatch", "--comment=a.1.1", f"--output={place}/out", "--export=ALL"),
-            *("--nodelist=large", "--wrap=sleep 1000"),
-        )
-        assert processes_of(place) != []
-    finally:
-        slurm.stop()
-    assert processes_of(place) == []
-
-
-def test_no_process_of_a_job_outlives_it_where_slurmctld_has_died(place):
-    slurm = PrivateSlurm(place, [PrivateNode("n1", 1, 500)])
-    (place / "starts").mkdir()
-    try:
-        slurm.start(files_without_limits(place, place / "events", place / "starts"))
-        slurm.ask(
-            *("sbatch", "--comment=a.1.1", f"--output={place}/out", "--export=ALL"),
-            "--wrap=trap '' TERM; sleep 1000 & wait",
-        )
-        wait_for("the job", lambda: any("sleep 1000" in each for each in processes_of(place)))
-        slurm.kill("slurmctld")
-    finally:
-        slurm.stop()
-    assert processes_of(place) == []
-
-
-def test_why_it_does_not_start_is_told_in_one_line(place):
-    slurm = PrivateSlurm(place, [PrivateNode("n1", 1, 500)])
-    files = files_without_limits(place, place / "events", place / "starts")
-    files[MORE_CONF] += "SelectType=select/nonsense\n"
-    try:
-        with pytest.raises(HostError) as caught:
-            slurm.start(files)
-    finally:
-        slurm.stop()
-    assert caught.value.text.startswith("a private Slurm does not start: ")
-    assert "\n" not in caught.value.text
-    assert processes_of(place) == []

@@ -28,7 +28,7 @@ from random import Random
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from instance import ALONE, wait_for
-from slurm_cluster import CONFIG, NODES, PlainCluster, a_slurm_of, missing
+from private_slurm import CONFIG, NODES, PlainCluster, a_slurm_of, missing
 from torture.siege import Siege, Vital
 from torture.victims import Victim
 

@@ -25,7 +25,7 @@ from drfd.core.model import events as ev
 from drfd.core.model.job import Outcome
 from drfd.core.model.machine import Allocation, FreeResources
 from drfd.daemon.engine import engine
-from slurm_cluster import missing
+from private_slurm import missing
 from torture.fuzz import CORPUS, TARGETS, attack, corpus_of, made
 from torture.life import attempt, kind_of, script, shrink
 from torture.nodes import torture

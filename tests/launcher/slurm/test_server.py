@@ -30,7 +30,7 @@ from launcher.rig import (
     shell,
     until,
 )
-from slurm_cluster import PlainCluster, missing
+from private_slurm import PlainCluster, missing
 
 pytestmark = [
     pytest.mark.system,
