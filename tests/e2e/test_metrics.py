@@ -1,5 +1,5 @@
-"""Metrics of a whole daemon: at a port, in a file, and from the command line; and a
-real Prometheus that reads them, takes the shipped rules, and of which an alert fires."""
+"""Metrics of a whole daemon: at a port, in a file, and from the command line; and what Prometheus's
+own tool says of them, and of the shipped rules."""
 
 import http.client
 import json
@@ -10,11 +10,8 @@ import socket
 import stat
 import subprocess
 import sys
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +19,17 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from drfd.client.connection import Connection
-from instance import CONFIG, Instance, patient, wait_for
+from instance import CONFIG, Instance, wait_for
 
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    with free_ports(1) as [port]:
-        yield port
+    """Of the loopback device. A socket that does not listen holds it meanwhile, so that no other
+    program is given it; who names it, and reuses addresses, may listen there."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
@@ -41,18 +42,6 @@ def everywhere(lend, port, file) -> Instance:
     """At a port and in a file."""
     written = f'textfile = "{file}"\ntextfile_interval = "1s"\n'
     return lend(f"{CONFIG}[metrics]\nport = {port}\n{written}")
-
-
-@contextmanager
-def free_ports(count: int) -> Iterator[list[int]]:
-    """Ports of the loopback device. Sockets that do not listen hold them meanwhile, so that no
-    other program is given one; who names one, and reuses addresses, may listen there."""
-    with ExitStack() as stack:
-        held = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in held:
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            each.bind(("127.0.0.1", 0))
-        yield [each.getsockname()[1] for each in held]
 
 
 def drfd(instance: Instance, *words: object) -> subprocess.CompletedProcess[str]:
@@ -193,11 +182,9 @@ def test_without_the_table_there_are_no_metrics_and_the_verb_says_how(instance):
 
 # -- Prometheus ---------------------------------------------------------------------------------
 
-_PROGRAMS = ("prometheus", "promtool")
-_LACKING = [name for name in _PROGRAMS if shutil.which(name) is None]
-with_prometheus = pytest.mark.skipif(
-    bool(_LACKING) and os.environ.get("DRFD_PROMETHEUS") != "required",
-    reason=f"not installed: {', '.join(_LACKING)}",
+with_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None and os.environ.get("DRFD_PROMETHEUS") != "required",
+    reason="not installed: promtool",
 )
 
 
@@ -209,84 +196,7 @@ def promtool(*words: object) -> str:
     return done.stdout
 
 
-class Prometheus:
-    """A Prometheus of the test's own, with a directory and a port."""
-
-    def __init__(self, directory: Path, port: int) -> None:
-        self.log = directory / "log"
-        self._url = f"http://127.0.0.1:{port}"
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [
-                    "prometheus",
-                    f"--config.file={directory / 'prometheus.yml'}",
-                    f"--storage.tsdb.path={directory / 'data'}",
-                    f"--web.listen-address=127.0.0.1:{port}",
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-
-    def ask(self, path: str, **query: str) -> Any:
-        """Return the data of a reply, or None while it does not answer."""
-        url = f"{self._url}/api/v1/{path}?{urllib.parse.urlencode(query)}"
-        try:
-            with urllib.request.urlopen(url, timeout=patient(60)) as reply:
-                return json.load(reply)["data"]
-        except (urllib.error.URLError, ConnectionError):
-            assert self.process.poll() is None, self.log.read_text()
-            return None
-
-    def value(self, expression: str) -> float | None:
-        data = self.ask("query", query=expression)
-        found = data["result"] if data else []
-        return float(found[0]["value"][1]) if len(found) == 1 else None
-
-    def target(self) -> Any:
-        """Return the one target that it reads, once it has been read."""
-        data = self.ask("targets")
-        targets = data["activeTargets"] if data else []
-        return targets[0] if targets and targets[0]["health"] != "unknown" else None
-
-    def is_up(self) -> bool:
-        """Whether it has read its one target, and without an error."""
-        target = self.target() or {}
-        return (target.get("health"), target.get("lastError")) == ("up", "")
-
-    def is_evaluated(self) -> bool:
-        """Whether it has looked at the rules; before that, it names the year 1."""
-        groups = (self.ask("rules") or {"groups": []})["groups"]
-        return bool(groups) and not groups[0]["lastEvaluation"].startswith("0001-")
-
-    def firing(self) -> set[str]:
-        data = self.ask("alerts") or {"alerts": []}
-        return {
-            alert["labels"]["alertname"] for alert in data["alerts"] if alert["state"] == "firing"
-        }
-
-
-@pytest.fixture
-def reader(everywhere, port, tmp_path) -> Iterator[Prometheus]:
-    """A Prometheus that reads the daemon twice a second with the shipped rules. Of the rules only
-    the times for which a condition must hold are shorter."""
-    rules = re.sub(r"\bfor: \w+", "for: 1s", shipped("alerts.yml"))
-    (tmp_path / "alerts.yml").write_text(rules)
-    (tmp_path / "prometheus.yml").write_text(
-        "global: {scrape_interval: 500ms, evaluation_interval: 500ms}\n"
-        "rule_files: [alerts.yml]\n"
-        "scrape_configs:\n"
-        "  - job_name: drfd\n"
-        f"    static_configs: [{{targets: ['127.0.0.1:{port}']}}]\n"
-    )
-    with free_ports(1) as [own]:
-        prometheus = Prometheus(tmp_path, own)
-        yield prometheus
-        prometheus.process.terminate()
-        prometheus.process.wait(patient(120))
-
-
-@with_prometheus
+@with_promtool
 def test_promtool_accepts_the_rules_and_the_metrics(everywhere, file, tmp_path):
     path = tmp_path / "alerts.yml"
     path.write_text(shipped("alerts.yml"))
@@ -361,7 +271,7 @@ RULES: dict[str, tuple[dict[str, str], int, set[str]]] = {
 }  # fmt: skip
 
 
-@with_prometheus
+@with_promtool
 @pytest.mark.parametrize("name", RULES)
 def test_the_rules_fire_when_they_should(tmp_path, name):
     """Each alert once. promtool has a clock of its own; drfd was started at its beginning."""
@@ -380,25 +290,3 @@ def test_the_rules_fire_when_they_should(tmp_path, name):
     asked = {"rule_files": ["alerts.yml"], "evaluation_interval": "1m", "tests": [test]}
     (tmp_path / "test.yml").write_text(json.dumps(asked))
     promtool("test", "rules", tmp_path / "test.yml")
-
-
-@with_prometheus
-def test_prometheus_reads_the_daemon_and_an_alert_fires(everywhere, reader):
-    instance, prometheus = everywhere, reader
-    # On a busy machine a scrape may take longer than the half second that it has.
-    wait_for("a scrape", prometheus.is_up, show=prometheus.target)
-    wait_for("capacity", lambda: prometheus.value("drfd_capacity_cores") == 9)
-    job = instance.submit("-p", "A", "-c", "2", "--", "sleep", "1000")
-    running_in = 'drfd_pool_running_jobs{pool="A"}'
-    wait_for("the job", lambda: prometheus.value(running_in) == 1)
-    delays = "drfd_job_start_delay_seconds_count"
-    wait_for("a histogram", lambda: prometheus.value(delays) is not None)
-    wait_for("a first evaluation", prometheus.is_evaluated)
-    assert "DrfdDrainedForLong" not in prometheus.firing()
-    instance.drf("drain")
-    wait_for("the alert", lambda: "DrfdDrainedForLong" in prometheus.firing())
-    assert "DrfdLauncherAway" not in prometheus.firing()
-    instance.drf("undrain")
-    wait_for("its end", lambda: "DrfdDrainedForLong" not in prometheus.firing())
-    instance.drf("cancel", job)
-    instance.wait_end(job)

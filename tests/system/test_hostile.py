@@ -190,49 +190,6 @@ def test_a_directory_that_is_swapped_before_the_start_gives_no_rights(
     goes_on(instance, users[1], homes[1])
 
 
-# -- words on other people's screens -----------------------------------------------------------
-
-
-def test_no_word_of_a_job_reaches_a_terminal_as_it_is(instance, users, homes):
-    """Names, arguments, directories and errors with all that a terminal obeys."""
-    attacker, home = users[0].pw_uid, homes[0]
-    evil = "\x1b]0;owned\x07\x1b[2J\x9b31m[/red][bold]x\r\n\t\u202e"
-    directory = home / evil.replace("/", "")
-    directory.mkdir()
-    os.chown(directory, attacker, -1)
-    refused = instance.drf("submit", "-n", evil, "--", "true", user=attacker, check=False)
-    assert (refused.returncode, "control character" in refused.stderr) == (1, True)
-    ids = [
-        instance.submit("--", evil, evil, user=attacker, cwd=directory),
-        instance.submit("-o", f"{evil}/x", "--", "true", user=attacker, cwd=directory),
-        instance.submit("--", "sh", "-c", "exit 3", evil, user=attacker, cwd=directory),
-        instance.submit("--", "sh", "-c", "sleep 600", evil, user=attacker, cwd=directory),
-        instance.submit("-c", "9", "--", evil, user=attacker, cwd=directory),
-    ]
-    for job_id in ids[:3]:
-        instance.wait_end(job_id)
-    instance.wait_state(ids[3], "RUNNING")
-    screens = [
-        *(["status"], ["status", "-a"], ["status", "--parsable"], ["shares"], ["doctor"]),
-        *(
-            ["history", "-a"],
-            ["history", "-a", "--csv"],
-            ["report", "-a"],
-            ["report", "--by", "job"],
-        ),
-        *(["show", job_id] for job_id in ids),
-        *(["why", job_id] for job_id in (ids[0], ids[3], ids[4])),
-        *(["wait", job_id] for job_id in ids[:3]),
-        *(["set", "--priority", "1", ids[4]], ["hold", ids[4]], ["cancel", ids[3]]),
-    ]
-    for words in screens:
-        done = instance.drf(*words, check=False, cwd="/")
-        for sign in "\x1b\x07\x9b\r\u202e":
-            assert sign not in done.stdout + done.stderr, (words, done)
-        assert "Traceback" not in done.stderr
-    assert not any(sign in instance.log.read_text() for sign in "\x1b\x07\x9b\r")
-
-
 # -- floods ------------------------------------------------------------------------------------
 
 

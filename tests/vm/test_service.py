@@ -29,10 +29,10 @@ _OWN, _SYSTEM = "tests/vm/service/test_", "tests/system/test_"
 MECHANISMS = {
     "memory": f"{_OWN}limits.py::test_a_job_out_of_memory_dies_whole_and_alone",
     "swap": f"{_OWN}limits.py::test_a_job_has_no_swap_beyond_its_memory",
-    "quota of cores": f"{_OWN}limits.py::test_half_a_core_is_half_a_core",
+    "quota of cores": f"{_SYSTEM}enforcement.py::test_a_tenth_of_a_core_is_a_tenth_of_a_core",
     "weight of cores": f"{_SYSTEM}cores.py::"
     "test_two_jobs_that_want_one_cpu_share_it_as_they_have_declared",
-    "disk rates": f"{_OWN}limits.py::test_disk_rates_hold_for_direct_and_buffered_transfers",
+    "disk rates": f"{_SYSTEM}enforcement.py::test_disk_bandwidth_is_what_was_declared[write]",
     "processes": f"{_OWN}limits.py::test_the_number_of_processes_is_what_the_reload_has_set",
     "devices": f"{_SYSTEM}devices.py::test_no_way_of_a_user_leads_to_a_hidden_device[0-ways0]",
     "freezing": f"{_SYSTEM}suspend.py::"
