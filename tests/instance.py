@@ -8,6 +8,8 @@ Used with root (real cgroups of either version, of a name of its own) and withou
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
 import pwd
@@ -28,9 +30,11 @@ import failing
 from drfd.client.connection import Connection
 from drfd.common.errors import Unavailable
 from drfd.daemon.spawn import group_for
+from drfd.launcher.runner.starter.compiler import FLAGS, NotCompiled, compile_starter
+from drfd.launcher.runner.starter.sources import PROGRAM
 from drfd.launcher.system.process import start_ticks
+from failing import VARIABLE
 from kernel import Kernel, is_removed
-from starters import compiled_starter
 
 BIN = Path(sys.executable).parent
 #: Every wait for drfd is so many times longer, where processors are slow.
@@ -634,3 +638,29 @@ def made_shelters() -> Iterator[MakeShelter]:
     finally:
         for instance in made:
             instance.destroy()
+
+
+# -- the program that begins jobs' processes ----------------------------------------------------
+
+
+@functools.cache
+def compiled_starter() -> Path:
+    """The program with failpoints, of the environment or compiled once; or that installed."""
+    if VARIABLE in os.environ:
+        return Path(os.environ[VARIABLE])
+    place = tempfile.mkdtemp(prefix="drfd-starter-")
+    atexit.register(_remove, place, os.getpid())
+    program = Path(place, "drfd-starter")
+    try:
+        compile_starter(program, flags=(*FLAGS, "-DFAILPOINTS"))
+    except NotCompiled:
+        if PROGRAM.exists():
+            return PROGRAM
+        raise
+    return program
+
+
+def _remove(place: str, owner: int) -> None:
+    """Not in a process that a test has forked."""
+    if os.getpid() == owner:
+        shutil.rmtree(place, ignore_errors=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from instance import compiled_starter
 from launcher import rig
 from launcher.rig import AttemptFiles, Driver, LauncherProcess, Runs, Terminal
-from starters import compiled_starter
 
 
 @pytest.fixture(autouse=True)

@@ -50,10 +50,9 @@ from drfd.linux.unix_sockets import at_socket
 from drfd.payload import unpack
 from drfd.payload.pack import of_request
 from drfd.payload.unpack import LaunchPayload
+from instance import compiled_starter, patient, wait_for
 from instance import parent_of as parent_of
-from instance import patient, wait_for
 from instance import state_of as state_of
-from starters import compiled_starter
 
 #: The tree under test, also where another one is installed.
 ROOT = Path(drfd.__file__).parent.parent

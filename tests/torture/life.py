@@ -17,8 +17,7 @@ from drfd.core.model.options import Demand
 from drfd.core.model.resources import Resources
 from fakes import ADMIN, GIB, replace, spec
 from torture.books import Broken, claim
-from torture.configurations import LAB, OPEN, USERS, later_rules
-from torture.world import Trace, World, compare_books
+from torture.world import LAB, OPEN, USERS, Trace, World, compare_books, later_rules
 
 #: So long may it take, after the last fault, until everything has ended.
 PATIENCE_S = 5_000.0

@@ -11,7 +11,7 @@ import shlex
 import pytest
 
 from failing import VARIABLE
-from starters import compiled_starter
+from instance import compiled_starter
 from torture.test_crash_matrix import REACHED, cell_id, cells
 from vm.rig import (
     COPY,

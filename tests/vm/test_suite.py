@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from failing import VARIABLE
-from starters import compiled_starter
+from instance import compiled_starter
 from torture.test_crash_matrix import REACHED, Cell, cell_id
 from torture.victims import VICTIMS
 from vm.rig import (

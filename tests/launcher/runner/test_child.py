@@ -28,6 +28,7 @@ from drfd.launcher.system.process import count_of_user
 from drfd.linux import syscalls
 from drfd.payload.signs import output_signs
 from drfd.payload.unpack import may_be_output, output_path
+from instance import compiled_starter
 from kernel import empty_cgroup
 from launcher.rig import (
     UNTIL_GO,
@@ -40,7 +41,6 @@ from launcher.rig import (
     shell,
     until,
 )
-from starters import compiled_starter
 
 pytestmark = pytest.mark.slow
 
