@@ -17,7 +17,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.calendar import Calendar, LimitSpan, LimitSteps
 from drfd.core.model.effects import Freeze, Launch, RemoveAttempt, Terminate
-from drfd.core.model.job import Dependency, JobSpec
+from drfd.core.model.job import Dependency, JobSpec, Outcome
 from drfd.core.model.options import Demand
 from drfd.core.model.resources import Axes, ClusterNode
 from drfd.core.scheduling.debts import Debt
@@ -537,6 +537,17 @@ def test_what_is_stored_of_ended_runs_is_used_under_the_same_rules_alone(make_sh
     assert other.usage.keys() == counted.usage.keys() and other.usage != counted.usage
     monkeypatch.setattr(Journal, "ended_since", lambda journal, at_s: iter(()))
     assert daemon().engine.scheduler.past_runs == counted
+
+
+def test_a_daemon_of_which_no_job_has_ever_run_leaves_what_the_next_one_can_read(make_shell):
+    """The first job of a new user may name a program that is not there."""
+    first = make_shell()
+    first.turn(asks())
+    first.turn(st.LaunchFailedReport(now().at_s, 1, 1, text="no such file"))
+    first.turn(gone(1))
+    first.host.take()
+    first.engine.stopped()
+    assert make_shell().engine.journal.job(1).outcome is Outcome.LAUNCH_FAILED
 
 
 def test_a_new_half_life_counts_from_its_reload_on_and_after_a_restart(make_shell):

@@ -12,6 +12,7 @@ from drfd.core.explain.waits import TooLittleFree, Wait
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import path_up
 from drfd.core.ledger.ledger import Ledger
+from drfd.core.ledger.queue import array_key
 from drfd.core.model import events as ev
 from drfd.core.model.job import Job, JobState
 from drfd.core.model.machine import minus
@@ -284,11 +285,13 @@ def look_at_choices(
         could = state.choices()
         claim(job_id in could, "somebody starts out of turn", job_id, could, plan.admitted)
         carry_on(state, job_id)
-        group, key = ledger.jobs[job_id].spec.group, ledger.jobs[job_id].spec.group_key
-        if group is not None and key is not None:
-            running[key] += 1
-            if running[key] == group.at_once:
-                # The oracle knows no groups.
-                return
+        job = ledger.jobs[job_id]
+        array = None if job.array_id is None else ledger.arrays[job.array_id].array
+        for key, limit in ((job.spec.group_key, job.spec.group), (array_key(job), array)):
+            if key is not None and limit is not None:
+                running[key] += 1
+                if running[key] == limit.at_once:
+                    # The oracle knows no such limits.
+                    return
     left = set() if plan.is_cut else state.choices()
     claim(not left, "somebody may start and does not", left, plan.admitted)

@@ -245,7 +245,7 @@ class DecayedUsage:
     #: log2 of the usage of each node that has any; a larger value means more usage.
     past_usage: dict[str, float] = field(default_factory=dict)
     #: The latest time of any use (Unix time).
-    newest_s: float = -inf
+    newest_s: float = 0.0
 
     def add(self, leaf: str, dominant_share: float, start_s: float, end_s: float) -> None:
         """Add a job of `leaf` that held `dominant_share` from `start_s` to `end_s` (Unix time)."""
