@@ -346,7 +346,7 @@ def schedule(
 ) -> Plan:
     """A pass over the books with an index of its own; at this time if nothing else is known."""
     context = pass_context or make_pass_context(
-        ledger, RunTimes(), reserving=rules.reserving, now_s=now(at_s).at_s, before=()
+        ledger, rules, RunTimes(), now_s=now(at_s).at_s, before=()
     )
     wait_index = build_wait_index(ledger, rules, past_usage or {}, recent or {})
     return scheduler.schedule(ledger, rules, wait_index, context)

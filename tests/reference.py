@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 from drfd.core.decisions.outcome import LOSSES, UNKNOWN_LOSS
-from drfd.core.explain import waits
 from drfd.core.model import job
+from drfd.core.scheduling import policies as policies  # its gates have reasons
+from drfd.core.scheduling import waits
 from drfd.protocol.job_options import OPTIONS
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference.md"

@@ -65,9 +65,10 @@ class Load:
     _specs: dict[tuple[int, tuple[int, int]], JobSpec] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.rules = Rules(axes=self.shape.axes, capacity=self.shape.capacity)
         delay_s = 30.0 if self.shape.reserved else 1e9
-        self.reserving = ReservationSettings(delay_s=delay_s, drain_after_s=1e9)
+        reserving = ReservationSettings(delay_s=delay_s, drain_after_s=1e9)
+        axes, capacity = self.shape.axes, self.shape.capacity
+        self.rules = Rules(axes=axes, capacity=capacity, reserving=reserving)
         self.history = DecayedUsage(half_life_s=7 * 86400)
         self.run_times = RunTimes()
         for user in range(self.shape.users):
@@ -105,8 +106,8 @@ class Load:
     def turn(self) -> None:
         pass_context = make_pass_context(
             self.ledger,
+            self.rules,
             self.run_times,
-            reserving=self.reserving,
             now_s=self.at_s,
             before=self.last.reservations if self.last is not None else (),
             known=self.ends,

@@ -12,7 +12,7 @@ import pytest
 from canned import CannedDaemon, Message, refusal
 from cli.drf import LIGHT_DRF, Result
 from drfd.common.signals import FIRST, REST
-from drfd.core.explain.waits import CountLimit, Draining, HeldBy
+from drfd.core.scheduling.waits import CountLimit, Draining, HeldBy
 from drfd_cli.commands import slurm_lists, slurm_names
 from drfd_cli.slurm import SLURM_NAMES, fields, grammar
 

@@ -25,7 +25,6 @@ from drfd.core.decisions.outcome import (
     timeout_text,
 )
 from drfd.core.explain.reasons import explain_wait
-from drfd.core.explain.waits import MachineShort, Wait
 from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.postponed import MOST_PAUSE_S
 from drfd.core.model import events as ev
@@ -45,6 +44,7 @@ from drfd.core.model.job import (
 )
 from drfd.core.model.options import Demand, Rates
 from drfd.core.model.resources import Axes, Resources
+from drfd.core.scheduling.waits import MachineShort, Wait
 from fakes import (
     ADMIN,
     ALICE,

@@ -19,15 +19,6 @@ from drfd.core.decisions.dependencies import (
     report_ends,
 )
 from drfd.core.explain.reasons import explain_wait
-from drfd.core.explain.waits import (
-    AwaitedJob,
-    CountLimit,
-    DependenciesEnded,
-    NeverStarts,
-    StartsFrom,
-    Wait,
-    WaitsFor,
-)
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import (
@@ -44,6 +35,15 @@ from drfd.core.model.job import (
 )
 from drfd.core.model.options import Demand
 from drfd.core.scheduling.policies import POLICIES
+from drfd.core.scheduling.waits import (
+    AwaitedJob,
+    CountLimit,
+    DependenciesEnded,
+    NeverStarts,
+    StartsFrom,
+    Wait,
+    WaitsFor,
+)
 from fakes import (
     ALICE,
     BOB,

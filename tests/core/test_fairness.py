@@ -15,7 +15,6 @@ from drfd.common.errors import NotPermitted, Refused
 from drfd.common.week import parse_week_hours
 from drfd.core.explain.forecast import Forecast
 from drfd.core.explain.reasons import explain_wait
-from drfd.core.explain.waits import BeyondLimit, LimitAtThisHour, Wait
 from drfd.core.fairness.rules import (
     HourlyLimit,
     NodeSettings,
@@ -38,6 +37,7 @@ from drfd.core.model.job import ROOT, Actor, JobSpec, JobState
 from drfd.core.model.resources import Axes, Resources
 from drfd.core.scheduling.release_times import Certainty, StartForecast
 from drfd.core.scheduling.scheduler import Scheduler
+from drfd.core.scheduling.waits import BeyondLimit, LimitAtThisHour, Wait
 from fakes import (
     ALICE,
     BOB,

@@ -19,7 +19,6 @@ from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.dependencies import may_start
 from drfd.core.explain.forecast import NEVER_KNOWN, smaller_demand, upcoming
 from drfd.core.explain.reasons import explain_wait
-from drfd.core.explain.waits import Wait, WindowAhead
 from drfd.core.fairness.rules import ReservationSettings, Rules
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
@@ -28,6 +27,7 @@ from drfd.core.model.job import Job, JobSpec, JobState, UserGroup
 from drfd.core.model.resources import Resources
 from drfd.core.scheduling.release_times import Certainty, RunTimes, StartForecast
 from drfd.core.scheduling.scheduler import Scheduler
+from drfd.core.scheduling.waits import Wait, WindowAhead
 from fakes import (
     ADMIN,
     ALICE,

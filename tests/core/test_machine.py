@@ -30,17 +30,6 @@ from drfd.common.errors import Refused
 from drfd.core.decisions import stimuli as st
 from drfd.core.explain.forecast import smaller_demand
 from drfd.core.explain.reasons import explain_wait
-from drfd.core.explain.waits import (
-    BehindInOrder,
-    ClosedNode,
-    Draining,
-    ExternalUse,
-    NodesAway,
-    NodesDrained,
-    ResourceShortage,
-    Shortfall,
-    TooLittleFree,
-)
 from drfd.core.fairness.rules import CONFIGURABLE, Pool, Preempting, ReservationSettings, Rules
 from drfd.core.model.events import Drained
 from drfd.core.model.job import Job, JobSpec, JobState
@@ -57,6 +46,17 @@ from drfd.core.scheduling.backfill import KeptReservation, Reservation
 from drfd.core.scheduling.kept_free import SAMPLES, ExternalLoad, ExternalLoadEstimator, beside_jobs
 from drfd.core.scheduling.release_times import Certainty
 from drfd.core.scheduling.scheduler import Scheduler
+from drfd.core.scheduling.waits import (
+    BehindInOrder,
+    ClosedNode,
+    Draining,
+    ExternalUse,
+    NodesAway,
+    NodesDrained,
+    ResourceShortage,
+    Shortfall,
+    TooLittleFree,
+)
 from fakes import (
     ADMIN,
     ALICE,

@@ -6,20 +6,23 @@ Each test gives jobs to a bench of 9 cores and asserts which of them start, and 
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import inf
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from core.worlds import CAROL, DAVE, change, of, pass_of, preemptions, submit, why
+from core.worlds import CAROL, DAVE, change, of, pass_of, preemptions, start_s, submit, why
 from drfd.core.decisions.stimuli import RemovedReport
-from drfd.core.explain.waits import OwesIdle
+from drfd.core.explain.reasons import explain_wait
 from drfd.core.fairness.rules import Pool, Preempting, ReservationSettings, Rules
-from drfd.core.model.job import JobState, UserGroup
+from drfd.core.model.job import JobState, Postponed, UserGroup, Whose
 from drfd.core.model.options import Demand
+from drfd.core.scheduling import backfill
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
+from drfd.core.scheduling.waits import MachineShort, OwesIdle
 from fakes import ALICE, BOB, Bench, demand, ended, launched, now, replace, rules
 from seeds import examples
 
@@ -312,3 +315,39 @@ def test_the_next_pass_is_due_when_a_job_outlives_its_estimate_beside_one_that_f
     assert machine.starts(32) == []
     assert machine.scheduler.next_pass_s == now(3600).at_s
     assert machine.starts(3600) == [passes]
+
+
+QUIET = MachineShort(
+    Postponed(whose=Whose.MACHINE, text="noon", resource="", at_s=0, until_s=now(100).at_s, tries=1)
+)
+
+
+class AtNoon(NamedTuple):
+    now_s: float
+
+    def closed(self, leaf, demand, started):
+        is_closed = self.now_s < now(100).at_s and demand[0] > 2000
+        return QUIET if is_closed else None
+
+
+@pytest.fixture
+def at_noon(monkeypatch):
+    monkeypatch.setattr(backfill, "gates_of", lambda ledger, rules, now_s: [AtNoon(now_s)])
+
+
+@pytest.mark.parametrize("policy", ["drf", "fifo", "easy", "cpu"])
+def test_a_gate_that_opens_by_time_is_explained_forecast_and_passed_again(policy, at_noon):
+    machine = Machine(replace(rules(), policy=policy))
+    machine.start(of(BOB, 2), 0)
+    big = machine.submit(of(ALICE, 3), 1)
+    small = machine.submit(of(ALICE, 2), 2)
+    assert machine.starts(40) == ([] if policy in ("fifo", "easy") else [small])
+    assert machine.scheduler.next_pass_s == now(100).at_s
+    assert (
+        explain_wait(
+            machine.bench.job(big), machine.bench.ledger, machine.scheduler.last_plan, machine.rules
+        )
+        == QUIET
+    )
+    assert start_s(machine.bench, big, 40) == 100
+    assert big in machine.starts(100)

@@ -41,11 +41,10 @@ from seeds import examples
 STEADY = examples(40, quick=3)
 #: Policies that pass over what does not fit.
 SKIPPING = ["drf", "cpu", "asset", "hdrf-naive", "yarn"]
-SLOTS = 1000
 
 
 def done_by(policy: str, world: World, **more: Any) -> Plan:
-    return run(world, policy, **{"slots": SLOTS} | more)
+    return run(world, policy, **more)
 
 
 def launched(policy: str, world: World) -> str:
@@ -116,7 +115,7 @@ def test_a_pass_changes_nothing_and_the_order_of_tables_does_not_matter(policy, 
     queues = queues_of(jobs)
     again = plan(
         policy, queues=queues, used=used, free=start(world).free, shares=fair_share(world.tree),
-        past_usage=past_usage, slots=SLOTS,
+        past_usage=past_usage,
     )  # fmt: skip
     assert again == done_by(policy, world)
     assert queues == queues_of(world.waiting)

@@ -9,9 +9,24 @@ from msgspec.structs import replace
 from core.worlds import CAROL, DAVE, ERIN, of, pass_over, why
 from drfd.common.units import utc_time
 from drfd.core.decisions import stimuli as st
-from drfd.core.explain import waits
 from drfd.core.explain.reasons import explain_wait, unknown_start
-from drfd.core.explain.waits import (
+from drfd.core.fairness.rules import NodeSettings, Pool, ReservationSettings
+from drfd.core.model.job import (
+    Dependency,
+    Job,
+    JobSpec,
+    JobState,
+    Outcome,
+    Postponed,
+    RequiredOutcome,
+    Whose,
+)
+from drfd.core.model.machine import FreeResources
+from drfd.core.scheduling import waits
+from drfd.core.scheduling.gates import SlotsTaken
+from drfd.core.scheduling.policies import Plan
+from drfd.core.scheduling.release_times import Certainty, RunTimes
+from drfd.core.scheduling.waits import (
     AwaitedJob,
     BehindInOrder,
     BeyondLimit,
@@ -41,7 +56,6 @@ from drfd.core.explain.waits import (
     ResourceShortage,
     ServedFirst,
     Shortfall,
-    SlotsTaken,
     StartsFrom,
     SuspendedBy,
     TooLittleFree,
@@ -49,20 +63,6 @@ from drfd.core.explain.waits import (
     WaitsFor,
     WindowAhead,
 )
-from drfd.core.fairness.rules import NodeSettings, Pool, ReservationSettings
-from drfd.core.model.job import (
-    Dependency,
-    Job,
-    JobSpec,
-    JobState,
-    Outcome,
-    Postponed,
-    RequiredOutcome,
-    Whose,
-)
-from drfd.core.model.machine import FreeResources
-from drfd.core.scheduling.policies import Plan
-from drfd.core.scheduling.release_times import Certainty, RunTimes
 from fakes import ADMIN, ALICE, BOB, Bench, demand, now, rules, schedule, spec
 
 # -- reasons ---------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy, deepcopy
+from dataclasses import replace
 from fractions import Fraction
 from types import FrameType
 from typing import Any, NamedTuple
@@ -20,7 +21,6 @@ from drfd.common.errors import Refused
 from drfd.core.decisions import stimuli as st
 from drfd.core.explain.forecast import Forecast
 from drfd.core.explain.reasons import explain_wait
-from drfd.core.explain.waits import Wait
 from drfd.core.fairness.rules import Preempting, ReservationSettings
 from drfd.core.fairness.share_tree import FairShare, NodeRule
 from drfd.core.ledger.queue import LeafQueue, Line
@@ -35,6 +35,7 @@ from drfd.core.scheduling.preemption import Departures, Starving, Supply, preemp
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler, build_wait_index
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
+from drfd.core.scheduling.waits import Wait
 from fakes import ALICE, Bench, demand, now, schedule, spec
 
 #: Leaves of three depths. Pools and groups have capitals, users have none.
@@ -56,7 +57,6 @@ def plan(
     past_usage: Mapping[str, float] | None = None,
     pass_context: PassContext | None = None,
     recent: Mapping[str, Vector] | None = None,
-    slots: int | None = None,
 ) -> Plan:
     """A pass over an index of its own."""
     tables = LeafTables(
@@ -66,7 +66,6 @@ def plan(
         wait_index=WaitIndex(tables),
         free=free if isinstance(free, FreeResources) else FreeResources(free),
         pass_context=pass_context,
-        slots=slots,
     )
     return POLICIES[policy](given)
 
@@ -111,7 +110,6 @@ def run(
     policy: str = "drf",
     *,
     pass_context: PassContext | None = None,
-    slots: int | None = None,
 ) -> Plan:
     """The real pass; without a context nothing is reserved."""
     return plan(
@@ -122,7 +120,6 @@ def run(
         shares=fair_share(world.tree),
         past_usage=world.past_usage,
         pass_context=pass_context,
-        slots=slots,
     )
 
 
@@ -277,8 +274,8 @@ def context(
     """What a pass at this time knows of what runs and what was reserved."""
     return make_pass_context(
         bench.ledger,
+        replace(bench.rules, reserving=reserving or bench.rules.reserving),
         run_times or RunTimes(),
-        reserving=reserving or bench.rules.reserving,
         now_s=now(at_s).at_s,
         before=tuple(before),
         external=external,

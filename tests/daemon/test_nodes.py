@@ -22,10 +22,10 @@ from daemon.fake_launcher import (
 from drfd.common.errors import ConfigError
 from drfd.core.decisions import stimuli as st
 from drfd.core.explain.reasons import explain_wait
-from drfd.core.explain.waits import ClosedNode, NodesAway
 from drfd.core.fairness.rules import Rules
 from drfd.core.model.job import JobState
 from drfd.core.model.resources import NOTHING, Axes, ClusterNode, Resources
+from drfd.core.scheduling.waits import ClosedNode, NodesAway
 from drfd.daemon.cluster import slurm_warnings
 from drfd.daemon.config import Config, parse, survey
 from drfd.daemon.engine import engine as engine_module

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from daemon.desk import Desk
-from drfd.core.explain.waits import HeldBy, Holder, ResourceShortage, Shortfall, TooLittleFree
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.job import (
@@ -27,6 +26,7 @@ from drfd.core.model.job import (
 )
 from drfd.core.model.resources import Axes
 from drfd.core.scheduling.kept_free import ExternalLoad
+from drfd.core.scheduling.waits import HeldBy, Holder, ResourceShortage, Shortfall, TooLittleFree
 from drfd.daemon.lookup import rows as rows_module
 from drfd.daemon.lookup import snapshots as snapshots_module
 from drfd.daemon.lookup import views as views_module

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from core.oracle import Ask, Rule, Tree, begin
 from core.worlds import carry_on
 from drfd.core.explain.reasons import explain_wait
-from drfd.core.explain.waits import TooLittleFree, Wait
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import path_up
 from drfd.core.ledger.ledger import Ledger
@@ -18,6 +17,7 @@ from drfd.core.model.job import Job, JobState
 from drfd.core.model.machine import minus
 from drfd.core.scheduling.kept_free import free_of
 from drfd.core.scheduling.policies import Plan
+from drfd.core.scheduling.waits import TooLittleFree, Wait
 from torture.books import HOLDS, Books, Record, Turn, claim
 
 if TYPE_CHECKING:

@@ -23,7 +23,6 @@ from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.service_order import ServiceOrder
 from drfd.core.fairness.share_tree import path_up
 from drfd.core.ledger.ledger import Ledger
-from drfd.core.ledger.postponed import pause_end_s
 from drfd.core.ledger.queue import Run
 from drfd.core.model import events as ev
 from drfd.core.model.calendar import length_s
@@ -160,7 +159,7 @@ class Forecast:
         times = (
             ends[0][0] if ends else None,
             ledger.begins.first_s(),
-            pause_end_s(ledger.pause, now_s),
+            self.scheduler.next_pass_s,
             ledger.calendar.next_s(now_s),
         )
         return min([each for each in times if each is not None])

@@ -14,7 +14,6 @@ from functools import cached_property
 from itertools import chain, islice
 from math import inf
 
-from drfd.core.explain.waits import Holder, ReservedFirst, ResourceShortage, ServedFirst, Shortfall
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import ShareTree, path_up, ways_apart
 from drfd.core.ledger.ledger import Ledger
@@ -24,6 +23,13 @@ from drfd.core.model.machine import FreeResources, Vector, fits, plus
 from drfd.core.scheduling.backfill import Delays
 from drfd.core.scheduling.policies import PassInput, Plan, drf
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
+from drfd.core.scheduling.waits import (
+    Holder,
+    ReservedFirst,
+    ResourceShortage,
+    ServedFirst,
+    Shortfall,
+)
 
 #: The number of holders of one resource, and of leaves, that an explanation names.
 _NAMED = 3

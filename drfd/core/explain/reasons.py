@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator
 
 from drfd.core.decisions.dependencies import awaited, is_met
 from drfd.core.decisions.outcome import attempts_text
-from drfd.core.explain import holders, waits
+from drfd.core.explain import holders
 from drfd.core.explain.holders import Case
-from drfd.core.explain.waits import ResourceShortage, Wait
 from drfd.core.fairness.rules import Rules, limit_ever
 from drfd.core.fairness.share_tree import ShareTree, path_up
 from drfd.core.ledger.ledger import Ledger
@@ -21,14 +20,15 @@ from drfd.core.model import events as ev
 from drfd.core.model.calendar import length_s
 from drfd.core.model.job import ROOT, Job, JobState, RequiredOutcome
 from drfd.core.model.machine import FreeResources, Vector, fits, minus, short_axes
+from drfd.core.scheduling import waits
 from drfd.core.scheduling.backfill import (
     Behind,
     Delays,
     NoRoom,
-    NoSlot,
     Reservation,
 )
 from drfd.core.scheduling.policies import Plan
+from drfd.core.scheduling.waits import ResourceShortage, Wait
 
 
 def explain_wait(
@@ -128,7 +128,7 @@ def launcher_away(case: Case) -> Wait | None:
 
 
 def machine_short(case: Case) -> Wait | None:
-    return None if case.plan.pause is None else waits.MachineShort(case.plan.pause)
+    return case.plan.pause
 
 
 def unknown_node(case: Case) -> Wait | None:
@@ -254,8 +254,8 @@ def closed_in_pass(case: Case) -> Wait | None:
     job, plan, tree = case.job, case.plan, case.share_tree
     for job_id in (job.id, case.ledger.queues[case.leaf][case.demand].first[1]):
         match plan.closed_gate(case.demand, job_id, case.leaf, tree):
-            case NoSlot():
-                return waits.SlotsTaken(case.rules.slot_count or 0)
+            case Wait() as reason:
+                return reason
             case NoRoom(path):
                 return _without_room(case, path)
             case Delays(_, delayed):

@@ -38,7 +38,7 @@ from operator import itemgetter
 from types import MappingProxyType
 from typing import NamedTuple
 
-from drfd.core.fairness.rules import ReservationSettings
+from drfd.core.fairness.rules import ReservationSettings, Rules
 from drfd.core.fairness.share_tree import ShareTree, path_up
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import Entry
@@ -47,6 +47,7 @@ from drfd.core.model.events import StartReason
 from drfd.core.model.job import ROOT, JobState
 from drfd.core.model.machine import Allocation, FreeResources, Vector
 from drfd.core.scheduling.debts import Debt
+from drfd.core.scheduling.gates import Gate, gates_of
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.release_times import (
     Certainty,
@@ -55,6 +56,7 @@ from drfd.core.scheduling.release_times import (
     RunTimes,
     least_certain,
 )
+from drfd.core.scheduling.waits import Wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,6 +275,7 @@ class PassContext:
     suspended: Mapping[int, tuple[str, Vector]] = field(default_factory=dict)
     #: The load from outside drfd, or None; `ends` has its expected end.
     external: ExternalLoad | None = None
+    gates: tuple[Gate, ...] = ()
     #: See `ends`. Most passes reserve nothing, and do not ask for them: None until they are.
     line: Sequence[LineEnd] | None = None
 
@@ -405,9 +408,9 @@ class LedgerContext(PassContext):
 
 def make_pass_context(
     ledger: Ledger,
+    rules: Rules,
     run_times: RunTimes,
     *,
-    reserving: ReservationSettings,
     now_s: float,
     before: tuple[Reservation, ...],
     debts: Mapping[str, Debt] = MappingProxyType({}),
@@ -426,11 +429,12 @@ def make_pass_context(
         run_times=run_times,
         known=known,
         now_s=now_s,
-        reserving=reserving,
+        reserving=rules.reserving,
         before=before,
         debts=debts,
         suspended=suspended,
         external=external,
+        gates=tuple(gates_of(ledger, rules, now_s)),
     )
 
 
@@ -444,10 +448,6 @@ class Start(NamedTuple):
 
 
 # -- the gates -------------------------------------------------------------------------------------
-
-
-class NoSlot(NamedTuple):
-    """As many jobs run as the policy lets run at once."""
 
 
 class NoRoom(NamedTuple):
@@ -469,8 +469,8 @@ class Behind(NamedTuple):
     job_id: int
 
 
-#: A gate that is closed for a job, with its facts.
-Closed = NoSlot | NoRoom | Delays | Behind
+#: A gate that is closed for a job: the reason, or the facts of one.
+Closed = Wait | NoRoom | Delays | Behind
 
 
 @dataclass
@@ -488,15 +488,18 @@ class Backfill:
     starts: dict[int, Start] = field(default_factory=dict)
     #: Nodes → the job that no other one below the node may pass.
     unpassed: dict[str, int] = field(default_factory=dict)
-    #: The number of jobs that may still start, if that is limited.
-    slots_left: int | None = None
+    #: The first time at which one of the gates opens that were closed, or infinity (Unix time).
+    opens_s: float = inf
 
     def closed_gate(self, demand: Vector, job_id: int, leaf: str) -> Closed | None:
         """Return the gate that keeps a job of the queues from starting now, the first of those that
         are closed, that of the innermost node, or None: then it may start. Resources only shrink
         while a pass runs, so a gate that it found closed is closed at its end too."""
-        if self.slots_left == 0:
-            return NoSlot()
+        for gate in self.pass_context.gates:
+            reason = gate.closed(leaf, demand, len(self.starts))
+            if reason is not None:
+                self.opens_s = min(self.opens_s, reason.opens_s or inf)
+                return reason
         for path in (*self.share_tree.limited_nodes(leaf), ROOT):
             if not self._room(path).fits(demand):
                 return NoRoom(path)
@@ -572,8 +575,6 @@ class Backfill:
         held = held or self.free.placed(demand)
         self.starts[job_id] = Start(held, why)
         self.free -= held
-        if self.slots_left is not None:
-            self.slots_left -= 1
         if self.reservations:
             end_s, nodes = self.pass_context.end_s(job_id), (ROOT, *path_up(leaf))
             self.reservations = [taken(each, held, end_s, nodes) for each in self.reservations]

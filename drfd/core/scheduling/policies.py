@@ -45,7 +45,7 @@ from drfd.core.fairness.share_tree import (
 )
 from drfd.core.ledger.queue import Entry
 from drfd.core.model.events import StartReason
-from drfd.core.model.job import ROOT, Postponed
+from drfd.core.model.job import ROOT
 from drfd.core.model.machine import Allocation, FreeResources, Vector, fits, plus
 from drfd.core.scheduling.backfill import (
     Backfill,
@@ -60,6 +60,7 @@ from drfd.core.scheduling.debts import Debt, settled
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.release_times import Certainty
 from drfd.core.scheduling.wait_index import Head, MakeRank, WaitIndex
+from drfd.core.scheduling.waits import MachineShort
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +73,7 @@ class PassInput:
     pass_context: PassContext | None = None
     #: The number of starts at which the pass stops and leaves the rest to the next one.
     max_starts: float = inf
-    #: The number of jobs that may run at once under the policy "slots", and how many of each leaf
-    #: hold a slot.
-    slots: int | None = None
+    #: How many jobs of each leaf hold a slot under the policy "slots".
     running: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -93,7 +92,7 @@ class Plan:
     #: dropped before a reservation became later, or a forced reservation was given up after it.
     is_cut: bool = False
     #: The time at which the next pass may decide otherwise even if nothing happens before (Unix
-    #: time), or None: a pause ends, or see `_DrfPass.next_pass_s`.
+    #: time), or None: a pause ends, a gate opens (`Wait.opens_s`), or see `_DrfPass.next_pass_s`.
     next_pass_s: float | None = field(default=None, compare=False)
     #: The reservations for big jobs, in order; the next pass gets them.
     reservations: tuple[Reservation, ...] = ()
@@ -101,9 +100,8 @@ class Plan:
     debts: Mapping[str, Debt] = field(default_factory=dict, compare=False)
     #: See `Backfill`.
     unpassed: Mapping[str, int] = field(default_factory=dict)
-    slots_left: int | None = None
     #: The shortage because of which launches pause, and nothing was decided.
-    pause: Postponed | None = None
+    pause: MachineShort | None = None
     pass_context: PassContext | None = field(default=None, compare=False)
     #: Why jobs wait for which there is no room, by leaf, demand and what all jobs hold, which only
     #: shrinks before the next plan: a list of 15,000 jobs of ten users takes 0.5 s for 19.
@@ -158,8 +156,8 @@ class Plan:
             share_tree,
             self.free,
             list(self.reservations),
-            unpassed=dict(self.unpassed),
-            slots_left=self.slots_left,
+            dict(self.starts),
+            dict(self.unpassed),
         ).closed_gate(demand, job_id, leaf)
 
 
@@ -304,8 +302,14 @@ class _Pass:
             ):
                 self.start(leaf, (entry, demand))
 
+    def next_pass_s(self) -> float:
+        """Return the time at which the next pass may decide otherwise even if nothing happens
+        before, or infinity."""
+        return self.backfill.opens_s
+
     def plan(self, **more: Any) -> Plan:
         """Return the decisions; `more` are what only some policies know."""
+        due_s = self.next_pass_s()
         return Plan(
             starts=self.backfill.starts,
             free=self.backfill.free,
@@ -313,7 +317,7 @@ class _Pass:
             reservations=tuple(self.backfill.reservations),
             pass_context=self.pass_context,
             unpassed=self.backfill.unpassed,
-            slots_left=self.backfill.slots_left,
+            next_pass_s=due_s if due_s < inf else None,
             **{"is_cut": self.is_cut} | more,
         )
 
@@ -331,7 +335,6 @@ def drf(pass_input: PassInput) -> Plan:
     return drf_pass.plan(
         is_cut=drf_pass.is_cut or drf_pass.has_later_reservation,
         debts=drf_pass.debts,
-        next_pass_s=drf_pass.next_pass_s(),
     )
 
 
@@ -569,12 +572,11 @@ class _DrfPass(_Pass):
         has_delayed = bool(self.backfill.starts) and any(min(extra.sums) < 0 for extra in extras)
         return self._has_moved_reservation or has_delayed
 
-    def next_pass_s(self) -> float | None:
-        """Return the time at which the next pass may decide otherwise even if nothing happens
-        before: a job has waited long enough for a reservation, its leaf has paid enough of its
-        debt, or a job has outlived its estimate. Then a reserved job is expected to start later,
-        and others may start beside it that fit. All else that time alone changes lets no job
-        start."""
+    def next_pass_s(self) -> float:
+        """Return also when a job has waited long enough for a reservation, its leaf has paid enough
+        of its debt, or a job has outlived its estimate. Then a reserved job is expected to start
+        later, and others may start beside it that fit. All else that time alone changes lets no
+        job start."""
         context, backfill = self.pass_context, self.backfill
         may_add = backfill.may_add() or self.wait_index.shares.has_limits
         due_s = self.wait_index.next_late_s(context) if may_add else inf
@@ -589,7 +591,7 @@ class _DrfPass(_Pass):
             ends_s = [end_s for end_s, *_ in ends[at : at + 1]]
             ends_s += map(context.end_s, backfill.starts)
             due_s = min([due_s, *[each for each in ends_s if context.now_s < each <= reserved_s]])
-        return due_s if due_s < inf else None
+        return min(due_s, super().next_pass_s())
 
     @property
     def _may_reserve(self) -> bool:
@@ -679,8 +681,6 @@ def easy(pass_input: PassInput) -> Plan:
 
 def slots(pass_input: PassInput) -> Plan:
     """Apply max-min fairness to slots, one for each job, whatever it needs."""
-    assert pass_input.slots is not None, "how many slots?"
-    left = pass_input.slots - sum(pass_input.running.values())
     count = Counter[str]()
     for leaf, number in pass_input.running.items():
         for path in path_up(leaf):
@@ -694,7 +694,7 @@ def slots(pass_input: PassInput) -> Plan:
         )
 
     baseline = _BaselinePass(pass_input, by_count)
-    baseline.count, baseline.backfill.slots_left = count, max(0, left)
+    baseline.count = count
     baseline.serve()
     return baseline.plan()
 

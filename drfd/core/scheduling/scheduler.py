@@ -41,6 +41,7 @@ from drfd.core.scheduling.policies import POLICIES, PassInput, Plan
 from drfd.core.scheduling.preemption import Departures, Starvation, Supply, preempt
 from drfd.core.scheduling.release_times import Ends, RunTimes
 from drfd.core.scheduling.wait_index import LeafTables, WaitIndex
+from drfd.core.scheduling.waits import MachineShort
 
 #: The search for starving nodes reads all waiting leaves. With more leaves than this it runs at
 #: most once in this many seconds, far less than a node must starve before anything happens.
@@ -161,8 +162,8 @@ class Scheduler:
         wait_index = self._updated_wait_index(ledger, rules)
         pass_context = make_pass_context(
             ledger,
+            rules,
             self.run_times,
-            reserving=rules.reserving,
             now_s=now.at_s,
             before=self.reservations,
             debts=self._debts_at(now),
@@ -328,7 +329,7 @@ def schedule(
     last one."""
     free, now_s = free_of(ledger, rules, pass_context.external), pass_context.now_s
     pause_s = pause_end_s(ledger.pause, now_s)
-    pause = ledger.pause if pause_s is not None else None
+    pause = None if ledger.pause is None or pause_s is None else MachineShort(ledger.pause)
     if ledger.draining or pause is not None:
         # Reservations are renewed when launches go on.
         before = pass_context.before
@@ -340,14 +341,12 @@ def schedule(
             pause=pause,
             next_pass_s=pause_s,
         )
-    is_of_slots = rules.policy == "slots"
     pass_input = PassInput(
         wait_index=wait_index,
         free=free,
         pass_context=pass_context,
         max_starts=max_starts,
-        slots=rules.slot_count if is_of_slots else None,
-        running=ledger.slots_taken() if is_of_slots else {},
+        running=ledger.slots_taken() if rules.policy == "slots" else {},
     )
     return POLICIES[rules.policy](pass_input)
 

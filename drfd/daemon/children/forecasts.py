@@ -13,9 +13,9 @@ from drfd.core.decisions.stimuli import SubmitAsked
 from drfd.core.explain.advice import changed_options
 from drfd.core.explain.forecast import Forecast, smaller_demand
 from drfd.core.explain.reasons import explain_wait, unknown_start
-from drfd.core.explain.waits import OUTSIDE, Wait
 from drfd.core.model.job import Job
 from drfd.core.scheduling.release_times import Certainty, StartForecast
+from drfd.core.scheduling.waits import OUTSIDE, Wait
 from drfd.daemon.children.children import Children, Work, WorkKind
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.views import reason_view

@@ -26,10 +26,10 @@ from drfd.core.decisions.job_requests import may_touch, owns
 from drfd.core.explain.ended_jobs import end_notes
 from drfd.core.explain.forecast import MOST_JOBS
 from drfd.core.explain.reasons import unknown_start
-from drfd.core.explain.waits import ExternalUse
 from drfd.core.model import events as ev
 from drfd.core.model.job import Actor, Job, JobSpec, JobState
 from drfd.core.scheduling.release_times import Certainty
+from drfd.core.scheduling.waits import ExternalUse
 from drfd.daemon.children.forecasts import (
     Forecasts,
     StartQuestion,

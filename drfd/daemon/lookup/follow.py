@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from drfd.common.indices import MAX_TASKS
 from drfd.core.decisions.dependencies import first_stuck, stuck_on
 from drfd.core.explain.reasons import awaited_job
-from drfd.core.explain.waits import WaitsFor
 from drfd.core.model.job import Actor, Job, JobState, Tasks
+from drfd.core.scheduling.waits import WaitsFor
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup, Row, ids_of, passes
 from drfd.daemon.lookup.views import Listed, exit_status, reason_view, short_row

@@ -19,9 +19,9 @@ from drfd.common.errors import NotPermitted, Refused, printable
 from drfd.common.indices import show_spans
 from drfd.core.decisions.job_requests import may_touch
 from drfd.core.explain.reasons import explain_wait
-from drfd.core.explain.waits import Wait
 from drfd.core.model.job import WAITING_STATES, Actor, Array, Dependency, Job, Tasks
 from drfd.core.model.machine import each_instance
+from drfd.core.scheduling.waits import Wait
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup import views
 from drfd.daemon.monitoring.meter import Meter

@@ -18,7 +18,6 @@ from drfd.common.signals import show_signal
 from drfd.common.units import AXES, utc_time
 from drfd.core.decisions.outcome import GpuMemory, attempts_text
 from drfd.core.explain.ended_jobs import account_of
-from drfd.core.explain.waits import Wait
 from drfd.core.fairness.rules import Rules
 from drfd.core.fairness.share_tree import NodeRule, ShareTree, path_up
 from drfd.core.ledger.ledger import Ledger
@@ -40,6 +39,7 @@ from drfd.core.model.machine import Vector, not_negative, plus
 from drfd.core.model.resources import Axes, ClusterNode, Resources
 from drfd.core.scheduling.debts import Debt, settled, share_hours
 from drfd.core.scheduling.kept_free import ExternalLoad, free_of
+from drfd.core.scheduling.waits import Wait
 from drfd.core.usage import MEASURES, Curve, Point
 from drfd.devices.gpus import GPU
 from drfd.journal.arrays import TaskCounts

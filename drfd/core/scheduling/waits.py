@@ -83,7 +83,7 @@ class Columns(Struct, frozen=True):
 
 class Wait(Struct, frozen=True):
     """Why a job waits. A new reason is a class like those below, and a gate that finds it
-    (`core.explain.reasons`)."""
+    (`core.scheduling.gates`, `core.explain.reasons`)."""
 
     code: ClassVar[Code]
     #: Templates of the facts: the sentence, without a full stop, and the phrases of `Columns`.
@@ -94,6 +94,11 @@ class Wait(Struct, frozen=True):
     stuck: ClassVar[str] = ""
     #: The label of the job that must go on before this one.
     ahead: ClassVar[str] = ""
+
+    @property
+    def opens_s(self) -> float | None:
+        """When the gate opens by time alone (Unix time), or None if it does not."""
+        return None
 
     def text(self) -> str:
         return self.says.format(self)
@@ -408,6 +413,10 @@ class MachineShort(Wait, frozen=True):
     code = "MACHINE_SHORT"
     stuck = "{first}nobody knows when the shortage ends"
     shortage: Postponed
+
+    @property
+    def opens_s(self) -> float:
+        return self.shortage.until_s
 
     def text(self) -> str:
         fact = self.shortage
@@ -784,13 +793,6 @@ class MayNotPass(Wait, frozen=True):
             f"it fits, but job {self.job} comes first: it has waited so long that no later job may "
             f"pass it{_own_start(self.own_start_s)}"
         )
-
-
-class SlotsTaken(Wait, frozen=True):
-    code = "RESOURCES"
-    says = "all {0.count} slots are taken (policy slots)"
-    waits_for, blocked_by = "a slot", "{0.count} slots taken"
-    count: int
 
 
 class BehindInOrder(Wait, frozen=True):
