@@ -46,11 +46,11 @@ def pages() -> dict[str, str]:
             ["# Synopsis", _FILES, _document("configuration.md")],
         ),
     }
-    for verb, about in VERBS.items():
+    for verb, row in VERBS.items():
         command = cli.get_command(above, verb)
         assert command is not None
         context = click.Context(command, info_name=verb, parent=above)
-        made[f"drf-{verb}.1"] = (about, [*_help(context)])
+        made[f"drf-{verb}.1"] = (row.text, [*_help(context)])
     return {name: _page(name, about, parts) for name, (about, parts) in made.items()}
 
 

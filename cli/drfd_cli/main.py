@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import click
 
@@ -17,100 +17,88 @@ from drfd_cli.start import replace_characters
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-#: Every verb, in the order of the help, with its text there and the arguments of its example. The
-#: module of a verb is imported when the verb is used.
+
+class Verb(NamedTuple):
+    #: Its line in the help.
+    text: str
+    #: The arguments of the example at the end of its help.
+    words: str = ""
+    #: The module in `commands` that it shares with others; each other verb has the module of its
+    #: name. It is imported when the verb is used.
+    module: str = ""
+
+
+#: Every verb, in the order of the help.
 GROUPS = {
     "Jobs": {
-        "submit": ("queue a job", "-c 4 -m 8G -t 2h -n train -- python3 train.py"),
-        "run": ("run a job and wait for it, attached to this terminal", "-c 4 -m 8G -- python3"),
-        "profile": ("run a command once, and learn what to ask for", "-- ./simulate --steps 1000"),
-        "retry": ("submit ended jobs again, as they were or changed", "42 --with '-m 4G'"),
-        "exec": ("run a command inside a running job", "42 -- nvidia-smi"),
-        "attach": ("return to the terminal of a detached job", "42"),
-        "edit": ("change a job in your editor, and submit it anew", "42"),
-        "set": ("change resources and options of waiting jobs", "-t 4h -m 16G 42"),
-        "cancel": ("cancel waiting jobs, stop running ones", "--state pending --name train"),
-        "hold": ("keep waiting jobs from starting", "41 42"),
-        "release": ("let held jobs start", "--all"),
-        "suspend": ("freeze running jobs", "42"),
-        "resume": ("continue suspended jobs", "42"),
-        "signal": ("send running jobs a signal", "USR1 42"),
+        "submit": Verb("queue a job", "-c 4 -m 8G -t 2h -n train -- python3 train.py"),
+        "run": Verb("run a job and wait for it, attached to this terminal",
+                    "-c 4 -m 8G -- python3"),
+        "profile": Verb("run a command once, and learn what to ask for",
+                        "-- ./simulate --steps 1000", "run"),
+        "retry": Verb("submit ended jobs again, as they were or changed", "42 --with '-m 4G'"),
+        "exec": Verb("run a command inside a running job", "42 -- nvidia-smi"),
+        "attach": Verb("return to the terminal of a detached job", "42", "run"),
+        "edit": Verb("change a job in your editor, and submit it anew", "42", "set"),
+        "set": Verb("change resources and options of waiting jobs", "-t 4h -m 16G 42"),
+        "cancel": Verb("cancel waiting jobs, stop running ones", "--state pending --name train",
+                       "job_actions"),
+        "hold": Verb("keep waiting jobs from starting", "41 42", "job_actions"),
+        "release": Verb("let held jobs start", "--all", "job_actions"),
+        "suspend": Verb("freeze running jobs", "42", "job_actions"),
+        "resume": Verb("continue suspended jobs", "42", "job_actions"),
+        "signal": Verb("send running jobs a signal", "USR1 42", "job_actions"),
     },
     "What goes on": {
-        "top": ("the live view: the machine, who holds what, what runs and waits", "--once"),
-        "web": ("the same as a read-only page in the browser", "--port 8000"),
-        "status": ("the queue, with reasons", "-u alice -s pending"),
-        "show": ("everything about one job", "42"),
-        "why": ("why a job waits, or how it ended", "42"),
-        "wait": ("wait until jobs have ended", "--timeout 1h 41 42 && drf log 42"),
-        "log": ("the output of jobs", "-f 41 42"),
-        "shares": ("who holds how much, and who is entitled to how much", "--json"),
-        "nodes": ("the machines: resources, allocations, and whether jobs start", "--json"),
+        "top": Verb("the live view: the machine, who holds what, what runs and waits", "--once"),
+        "web": Verb("the same as a read-only page in the browser", "--port 8000"),
+        "status": Verb("the queue, with reasons", "-u alice -s pending"),
+        "show": Verb("everything about one job", "42"),
+        "why": Verb("why a job waits, or how it ended", "42", "show"),
+        "wait": Verb("wait until jobs have ended", "--timeout 1h 41 42 && drf log 42"),
+        "log": Verb("the output of jobs", "-f 41 42"),
+        "shares": Verb("who holds how much, and who is entitled to how much", "--json"),
+        "nodes": Verb("the machines: resources, allocations, and whether jobs start", "--json",
+                      "shares"),
     },
     "What has been": {
-        "history": ("jobs that have ended, and what they used", "-s failed --since 7d"),
-        "report": (
-            "what was declared, what was used, what to ask for next time",
-            "--by user --since 30d",
-        ),
+        "history": Verb("jobs that have ended, and what they used", "-s failed --since 7d"),
+        "report": Verb("what was declared, what was used, what to ask for next time",
+                       "--by user --since 30d", "history"),
     },
     "The daemon": {
-        "drain": ("stop launching jobs (administrators)", ""),
-        "undrain": ("launch jobs again (administrators)", ""),
-        "shutdown": (
-            "end the daemon; jobs run on, or are stopped (administrators)",
-            "--kill-jobs",
-        ),
-        "reload": ("read the configuration again (administrators)", ""),
-        "doctor": ("what is enforced on this machine, and what is not", ""),
+        "drain": Verb("stop launching jobs (administrators)", "", "job_actions"),
+        "undrain": Verb("launch jobs again (administrators)", "", "job_actions"),
+        "shutdown": Verb("end the daemon; jobs run on, or are stopped (administrators)",
+                         "--kill-jobs", "job_actions"),
+        "reload": Verb("read the configuration again (administrators)", "", "job_actions"),
+        "doctor": Verb("what is enforced on this machine, and what is not"),
     },
     "The command line": {
-        "completion": ("completion of words in bash, zsh and fish", "bash --install"),
+        "completion": Verb("completion of words in bash, zsh and fish", "bash --install"),
     },
     "Trying it out": {
-        "simulate": (
-            "what other policies or weights would have done",
-            "jobs.csv --capacity cores=64,memory=256G",
-        ),
-        "demo": ("half a minute of fair scheduling on this machine", ""),
+        "simulate": Verb("what other policies or weights would have done",
+                         "jobs.csv --capacity cores=64,memory=256G"),
+        "demo": Verb("half a minute of fair scheduling on this machine"),
     },
-}
-VERBS = {verb: text for verbs in GROUPS.values() for verb, (text, _) in verbs.items()}
-#: The example at the end of each verb's help.
-EXAMPLES = {
-    verb: f"drf {verb} {words}".rstrip()
-    for verbs in GROUPS.values()
-    for verb, (_, words) in verbs.items()
-}
-#: Slurm's names, which the help puts on one line.
-_HIDDEN = (
-    "sbatch", "srun", "salloc", "squeue", "scancel", "sinfo", "sacct", "seff", "scontrol",
-    "sacctmgr", "sdiag", "sprio", "sshare", "sstat", "slurm-names",
-)  # fmt: skip
-#: The verbs that share a module; each other verb has the module of its name in `commands`.
-_SHARED_MODULES = {
-    **dict.fromkeys(("cancel", "hold", "release", "suspend", "resume", "signal"), "job_actions"),
-    **dict.fromkeys(("drain", "undrain", "reload", "shutdown"), "job_actions"),
-    "profile": "run",
-    "attach": "run",
-    "edit": "set",
-    "nodes": "shares",
-    "why": "show",
-    "report": "history",
+}  # fmt: skip
+VERBS = {verb: row for verbs in GROUPS.values() for verb, row in verbs.items()}
+EXAMPLES = {verb: f"drf {verb} {row.words}".rstrip() for verb, row in VERBS.items()}
+#: Slurm's names, which the help puts on one line, and the modules that have them.
+_HIDDEN = {
     **dict.fromkeys(("sbatch", "srun", "salloc"), "slurm_names"),
     **dict.fromkeys(("squeue", "scancel", "sinfo", "sacct", "seff"), "slurm_lists"),
-    **dict.fromkeys(_HIDDEN[9:-1], "slurm_accounting"),
+    "scontrol": "scontrol",
+    **dict.fromkeys(("sacctmgr", "sdiag", "sprio", "sshare", "sstat"), "slurm_accounting"),
     "slurm-names": "slurm_names",
 }
 
 
 def command_of(verb: str) -> click.Command:
-    shared = _SHARED_MODULES.get(verb)
-    command: click.Command = (
-        import_module(f"drfd_cli.commands.{verb}").command
-        if shared is None
-        else getattr(import_module(f"drfd_cli.commands.{shared}"), verb.replace("-", "_"))
-    )
+    name = _HIDDEN[verb] if verb in _HIDDEN else VERBS[verb].module or verb
+    module = import_module(f"drfd_cli.commands.{name}")
+    command: click.Command = getattr(module, "command" if name == verb else verb.replace("-", "_"))
     return command
 
 
@@ -158,7 +146,7 @@ class _Verbs(click.Group):
             return None
         command = command_of(name)
         if name in VERBS:
-            command.short_help = VERBS[name]
+            command.short_help = VERBS[name].text
             command.epilog = f"Example: {EXAMPLES[name]}"
         if ctx.resilient_parsing:
             from drfd_cli.commands.completion import offer
@@ -167,19 +155,24 @@ class _Verbs(click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        from drfd_cli.commands.completion import verbs
+        from click.shell_completion import CompletionItem
 
         if incomplete.startswith("-"):
             return click.Command.shell_complete(self, ctx, incomplete)
         # With the texts of GROUPS, no verb's module is imported.
-        return verbs(VERBS, ctx, incomplete)
+        offered = {verb: row.text for verb, row in VERBS.items()} | {"help": "the help of a verb"}
+        return [
+            CompletionItem(verb, help=text)
+            for verb, text in offered.items()
+            if verb.startswith(incomplete)
+        ]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # With the texts of GROUPS, the help imports no verb's module.
         width = max(map(len, VERBS))
         for title, verbs in GROUPS.items():
             with formatter.section(title):
-                formatter.write_dl([(f"{verb:<{width}}", VERBS[verb]) for verb in verbs])
+                formatter.write_dl([(f"{verb:<{width}}", row.text) for verb, row in verbs.items()])
         *names, links = _HIDDEN
         with formatter.section("As in Slurm"):
             formatter.write_text(f"{', '.join(names)} (drf {links} DIR links to them)")

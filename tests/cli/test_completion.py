@@ -196,7 +196,7 @@ def offered(home):
 def test_verbs_and_options_are_offered_with_what_they_do(offered):
     assert {*VERBS, "help"} == {*offered("")}
     found = [(each.value, each.help) for each in items("su")]
-    assert found == [("submit", VERBS["submit"]), ("suspend", VERBS["suspend"])]
+    assert found == [("submit", VERBS["submit"].text), ("suspend", VERBS["suspend"].text)]
     assert "--mem" in offered("submit", "--m")
     assert offered("--sock") == ["--socket"]
     assert offered("help", "wai") == ["wait"]

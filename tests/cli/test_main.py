@@ -47,7 +47,7 @@ def test_every_verb_has_a_help_that_fits_a_screen_an_example_and_a_page(drf, mon
         # Understood, or it raises.
         command_of(name).make_context(name, args)
     page = PAGES[f"drf-{verb}.1"]
-    assert f"\nsubtitle: {VERBS[verb]!r}\n" in page
+    assert f"\nsubtitle: {VERBS[verb].text!r}\n" in page
     assert f"\n# Synopsis\n\ndrf {verb}" in page
     assert EXAMPLES[verb] in page
     own, *below = commands(verb)
@@ -62,8 +62,8 @@ def test_every_verb_has_a_help_that_fits_a_screen_an_example_and_a_page(drf, mon
 def test_the_overview_lists_every_verb_once_with_what_it_does(drf):
     out = drf("--help").out
     width = max(map(len, VERBS)) + 2
-    for verb, what in VERBS.items():
-        assert out.count(f"  {verb:<{width}}{what}\n") == 1
+    for verb, row in VERBS.items():
+        assert out.count(f"  {verb:<{width}}{row.text}\n") == 1
     assert (
         "  sbatch, srun, salloc, squeue, scancel, sinfo, sacct, seff, scontrol,\n  sacctmgr, "
         in out

@@ -22,7 +22,7 @@ from drfd.daemon.children.children import Children
 from drfd.daemon.config import Config, Site, UserLimits
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.daemon.handlers.doctor import InstallContext
-from drfd.daemon.handlers.requests import Requests
+from drfd.daemon.handlers.requests import VERBS, Requests
 from drfd.daemon.launcher_link.link import Link, Links
 from drfd.daemon.launcher_link.messages import LaunchSettings
 from drfd.daemon.monitoring.meter import Curves, Meter
@@ -31,22 +31,10 @@ from drfd.host.disks import Disk
 from drfd.journal.files import Reserve
 from drfd.journal.journal import Journal
 from drfd.journal.submissions import Payload
-from drfd.protocol import replies
-from drfd.protocol.replies import BatchReply, SubmitReply
-from drfd.protocol.requests import decode_request
+from drfd.protocol.requests import REQUESTS, decode_request
 from fakes import FakeHost, ended, launched, now
 
 Result = list[ev.Event] | DrfdError
-#: What is declared of the replies to each verb; the others are about several jobs.
-REPLIES: dict[str, Any] = {
-    "hello": replies.HelloReply, "submit": SubmitReply | replies.DryRunReply,
-    "status": replies.StatusReply, "show": replies.ShowReply, "why": replies.WhyReply,
-    "history": replies.HistoryReply, "report": replies.ReportReply, "wait": replies.WaitReply,
-    "drain": replies.DrainReply, "reload": replies.ReloadReply, "shutdown": replies.ShutdownReply,
-    "shares": replies.SharesReply, "doctor": replies.DoctorReply,
-    "end_stray": replies.EndStrayReply, "exec": replies.ExecReply, "usage": replies.UsageReply,
-    "submission": replies.SubmissionReply, "recent": replies.RecentReply,
-}  # fmt: skip
 #: A reply as JSON.
 View = dict[str, Any]
 DISK = Disk(name="data", path="/data", read_bps=2000, write_bps=1000, devices=("8:0",))
@@ -126,7 +114,8 @@ class Desk:
                     msgspec.json.decode(row) if isinstance(row, msgspec.Raw) else row
                     for row in reply[name]
                 ]
-        assert misfits(reply, REPLIES.get(fields["op"], BatchReply)) == []
+        declared = get_type_hints(VERBS[REQUESTS[fields["op"]]].answer)["return"]
+        assert misfits(reply, declared) == []
         return reply
 
     async def submit(self, actor: Actor, cores: float = 1, **fields: Any) -> int:

@@ -8,7 +8,7 @@ has the words of this module. An error offers nothing: the user is typing.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -151,15 +151,6 @@ def _presets(ctx: click.Context) -> Iterable[str]:
     from drfd_cli.personal import read
 
     return read(os.environ).presets
-
-
-def verbs(texts: Mapping[str, str], ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    known = {**texts, "help": "the help of a verb"}
-    return [
-        CompletionItem(verb, help=what)
-        for verb, what in known.items()
-        if verb.startswith(incomplete)
-    ]
 
 
 _VALUES: dict[str, Callable[[click.Context], Iterable[str]]] = {
