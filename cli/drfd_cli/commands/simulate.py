@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from difflib import get_close_matches
 from fractions import Fraction
-from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -49,13 +48,33 @@ _CAPACITY = _read_by("AMOUNTS", "sim.machine", "parse_capacity")
 _HABITS = _read_by("HABITS", "sim.synthetic_workloads", "parse_mix")
 
 
-def _words(what: str, module: str, name: str, text: str) -> list[str]:
-    known = tuple(_of(module, name))
-    words = list(known) if text == "all" else [word.strip() for word in text.split(",")]
-    for word in words:
-        if word not in known:
-            raise Refused("bad-value", f"{what}: there is no {word!r}", hint=", ".join(known))
-    return list(dict.fromkeys(words))
+class _Words(QuantityParam):
+    """Some of the words that a module has by a name."""
+
+    def __init__(self, metavar: str, what: str, module: str, name: str) -> None:
+        super().__init__(metavar, self._read_words)
+        self._what, self._module, self._name = what, module, name
+
+    def known(self) -> list[str]:
+        return list(_of(self._module, self._name))
+
+    def _read_words(self, text: str) -> list[str]:
+        known = self.known()
+        words = known if text == "all" else [word.strip() for word in text.split(",")]
+        for word in words:
+            if word not in known:
+                text = f"{self._what}: there is no {word!r}"
+                raise Refused("bad-value", text, hint=", ".join(known))
+        return list(dict.fromkeys(words))
+
+
+class _WordsOption(click.Option):
+    """An option whose help names the words that it takes."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        if isinstance(self.type, _Words):
+            self.help = f"{', '.join(self.type.known())}; or all."
+        return super().get_help_record(ctx)
 
 
 def _weight(text: str) -> tuple[str, Fraction]:
@@ -72,15 +91,16 @@ def _weight(text: str) -> tuple[str, Fraction]:
 @click.command("trace")
 @click.argument("source", metavar="[TRACE]", required=False)
 @click.option("--capacity", type=_CAPACITY, help="The machine, see above.")
-@click.option("--policy", "policies", default="drf,fifo,easy",
-              type=QuantityParam("NAMES", partial(
-                  _words, "policy", "core.scheduling.policies", "POLICIES"
-              )),
-              help="drf, fifo, easy, slots, cpu, asset, algorithm1, hdrf-naive, yarn; or all.  "
-              "[default: drf,fifo,easy]")  # fmt: skip
-@click.option("--estimates", default="predicted",
-              type=QuantityParam("KINDS", partial(_words, "estimate", "sim.driver", "ESTIMATES")),
-              help="predicted (default), limit, exact, none: see above.")  # fmt: skip
+@click.option(
+    "--policy",
+    "policies",
+    cls=_WordsOption,
+    default="drf,fifo,easy",
+    show_default=True,
+    type=_Words("NAMES", "policy", "core.scheduling.policies", "POLICIES"),
+)
+@click.option("--estimates", cls=_WordsOption, default="predicted", show_default=True,
+              type=_Words("KINDS", "estimate", "sim.driver", "ESTIMATES"))  # fmt: skip
 @click.option("--pools", metavar="FILE", help="Pools like in drfd.toml; trace: its groups.")
 @click.option("--weight", "weights", type=QuantityParam("NAME=N", _weight), multiple=True,
               help="Show also another weight of a user or pool.")  # fmt: skip

@@ -129,7 +129,7 @@ class Scheduling:
 
     policy: str = key(
         "policy", one_of(*CONFIGURABLE), "drf",
-        'or "fifo", "asset", "cpu", "slots", for comparison', shown='"drf"',
+        'or "' + '", "'.join(CONFIGURABLE[1:]) + '", for comparison', shown='"drf"',
     )  # fmt: skip
     #: None for as many as there are cores.
     slots: int | None = key(
