@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -28,7 +27,7 @@ from drfd_cli.tables.columns import (
 from drfd_cli.tables.layout import print_items, right
 
 if TYPE_CHECKING:
-    from drfd.protocol.replies import JobCurveView, JobView, ReportReply
+    from drfd.protocol.replies import AccountView, JobCurveView, JobView, ReportReply, ReportRow
 
 
 #: Jobs shown by default, and the most jobs of one reply.
@@ -119,7 +118,7 @@ _BEYOND: Final = "beyond_us"
 _CORE_HOUR_US = 3.6e9
 
 
-def _bar(kind: str, row: Mapping[str, Any]) -> str:
+def _bar(kind: str, row: ReportRow) -> str:
     """Return a curve, scaled to the demand."""
     points: JobCurveView | None = row.get("curve")
     # Only a job with a GPU has a curve of it.
@@ -134,40 +133,38 @@ def _core_hours(microseconds: int) -> str:
     return f"{round(microseconds / _CORE_HOUR_US, 2) + 0.0:.2f}"
 
 
-def _peak(row: Mapping[str, Any]) -> int | None:
+def _peak(row: AccountView) -> int | None:
     return row["peak_max"] or None
 
 
-def _booked_us(row: Mapping[str, Any]) -> int:
-    booked: int = row["cores"]["declared"] + row["cores"]["unknown"]
-    return booked
+def _booked_us(row: AccountView) -> int:
+    return row["cores"]["declared"] + row["cores"]["unknown"]
 
 
-def _wasted_us(row: Mapping[str, Any]) -> int:
+def _wasted_us(row: AccountView) -> int:
     # Use beyond a lower end makes up for nothing that was booked and not used.
-    wasted: int = row["cores"]["wasted"] + (row[_BEYOND] or 0)
-    return wasted
+    return row["cores"]["wasted"] + (row[_BEYOND] or 0)
 
 
-def _gpu_peak(row: Mapping[str, Any]) -> int | None:
+def _gpu_peak(row: AccountView) -> int | None:
     """Return the most memory of a job on one of its GPUs, or of jobs that were given none, on all
     they used."""
-    peak: int | None = row[_GPU_PEAK] if row[_GPU_SINGLE_PEAK] is None else row[_GPU_SINGLE_PEAK]
-    return peak
+    return row[_GPU_PEAK] if row[_GPU_SINGLE_PEAK] is None else row[_GPU_SINGLE_PEAK]
 
 
-def _throttled(row: Mapping[str, Any]) -> str | None:
+def _throttled(row: AccountView) -> str | None:
     if row["throttled_unknown_jobs"] == row["jobs"]:
         return None
     return show_duration(row["throttled_us"] / 1e6)
 
 
-def _gres_hours(name: str, row: Mapping[str, Any]) -> str:
+def _gres_hours(name: str, row: AccountView) -> str:
     return f"{row['gres_ms'].get(name, 0) / 3.6e6:.2f}"
 
 
-def _advice(row: Mapping[str, Any]) -> str | None:
-    return " ".join(row["advice"]["options"]) if row.get("advice") else None
+def _advice(row: ReportRow) -> str | None:
+    advice = row.get("advice")
+    return " ".join(advice["options"]) if advice else None
 
 
 def _efficiency(title: str, axis: str, key: str) -> Column:

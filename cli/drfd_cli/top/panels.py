@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import pairwise
 from string import ascii_letters
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from zlib import crc32
 
 from rich.segment import Segment
@@ -258,11 +258,12 @@ def _gpu_meter(
     return _meter(label, stack, figures, theme, "alarm" if gpu["is_lost"] else "plain")
 
 
-def _amount(amounts: Mapping[str, Any], name: str) -> float:
+def _amount(amounts: Mapping[str, object], name: str) -> float:
     """Return the amount of this name, or 0 if there is none or it is not known."""
-    _, _, gres = name.partition(":")
-    found = amount_of(amounts.get("gres"), gres) if gres else amount_of(amounts, name)
-    return found or 0.0
+    kind, _, gres = name.partition(":")
+    if gres:
+        amounts, name = cast("Mapping[str, object]", amounts.get(kind, {})), gres
+    return amount_of(amounts, name) or 0.0
 
 
 def first_line(scene: Scene, theme: Theme, columns: int) -> Line:
