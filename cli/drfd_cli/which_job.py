@@ -67,9 +67,10 @@ def find(
     if len(some) > 1:
         listed = output.listed([f"{job['id']} ({job['state']})" for job in some], _LISTED)
         raise Refused(
-            "ambiguous", f"id: {len(some)} jobs are named {word!r}: {listed}",
+            "ambiguous",
+            f"id: {len(some)} jobs are named {word!r}: {listed}",
             hint="write the id of one",
-        )  # fmt: skip
+        )
     _tell(some[0])
     return some[0]["id"]
 

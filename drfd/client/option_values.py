@@ -157,9 +157,10 @@ def _read_events(text: str) -> list[str]:
     strange = [word for word in on if word not in _WHEN]
     if strange:
         raise Refused(
-            "bad-value", f"--notify: {strange[0][:40]!r} is none of start, end, fail",
+            "bad-value",
+            f"--notify: {strange[0][:40]!r} is none of start, end, fail",
             hint="write --notify end or --notify start,fail",
-        )  # fmt: skip
+        )
     return list(dict.fromkeys(on))
 
 

@@ -288,9 +288,10 @@ def parse_if_never(text: str) -> str:
     """Return `keep` or `cancel`."""
     if text not in ("keep", "cancel"):
         raise Refused(
-            "bad-value", f"if-never: {text[:40]!r} is neither keep nor cancel",
+            "bad-value",
+            f"if-never: {text[:40]!r} is neither keep nor cancel",
             hint="cancel ends the job when a job that it waits for has ended otherwise",
-        )  # fmt: skip
+        )
     return text
 
 

@@ -105,8 +105,9 @@ def _play(client: Connection, directory: Path) -> int:
             jobs = client.request("status", ended=100)["jobs"]
             # The highest dominant share of each pool, until the third one has jobs.
             nodes = pools(shares)
-            if not any(node["path"] == "root.C" and node["running"] + node["pending"]
-                       for node in nodes):  # fmt: skip
+            if not any(
+                node["path"] == "root.C" and node["running"] + node["pending"] for node in nodes
+            ):
                 for node in nodes:
                     name, share = node["path"].removeprefix("root."), node["dominant_share"]
                     peak[name] = max(peak.get(name, 0.0), share)
@@ -214,10 +215,9 @@ def opening(doctor: DoctorReply, scale: float) -> list[str]:
         "  B  tasks of 3 cores, 1G      its dominant resource is the CPU",
         "  C  tasks of 60M/s of disk    comes later, with one job that lies about its memory",
         f"Each process touches {scale:.0%} of the memory it declares, to do this machine no harm.",
-        "Limits here: " + ", ".join(
-            f"{name} {text.split(':')[0]}" for name, text in doctor["controls"].items()
-        ),
-    ]  # fmt: skip
+        "Limits here: "
+        + ", ".join(f"{name} {text.split(':')[0]}" for name, text in doctor["controls"].items()),
+    ]
 
 
 def _table(shares: SharesReply, jobs: list[JobView], at_s: float) -> str:

@@ -227,19 +227,22 @@ def _action(verb: str, done_word: str, text: str) -> click.Command:
 
 
 cancel = _action(
-    "cancel", "cancelled",
+    "cancel",
+    "cancelled",
     "Cancel jobs: waiting ones end at once, running ones are stopped (TERM, grace time, KILL).",
-)  # fmt: skip
+)
 hold = _action(
-    "hold", "held",
+    "hold",
+    "held",
     "Hold waiting jobs: they keep their place and do not start before `drf release`.",
-)  # fmt: skip
+)
 release = _action("release", "released", "Release held jobs.")
 suspend = _action(
-    "suspend", "suspended",
+    "suspend",
+    "suspended",
     "Freeze running jobs: they keep their memory and give back cores and bandwidth until "
     "`drf resume`. Their time limits stand still. `drf cancel` kills them without a grace time.",
-)  # fmt: skip
+)
 resume = _action(
     "resume", "resumed", "Continue suspended jobs, once what they returned is free again."
 )

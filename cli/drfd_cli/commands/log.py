@@ -102,9 +102,10 @@ def _in_group(
     if not taken and not has_others:
         if rows:
             raise Refused(
-                "no-output", f"no job of yours in the group {group} runs",
+                "no-output",
+                f"no job of yours in the group {group} runs",
                 hint=f"of {ended}: drf log -g {group}",
-            )  # fmt: skip
+            )
         raise Refused("no-output", f"no job of yours in the group {group} has started")
     if len(taken) < len(rows):
         output.say(f"{ended} of the group {group} left out (drf log -g {group} shows them)")
@@ -119,9 +120,10 @@ def _job(client: Connection, job_id: Ref) -> JobView:
         several = first != indices and len(indices) <= _INDICES
         every = f"; of all: drf log '{job_id}_[{indices}]'" if several else ""
         raise Refused(
-            "no-output", f"{job_id} is an array; each task has an output of its own",
+            "no-output",
+            f"{job_id} is an array; each task has an output of its own",
             hint=f"drf log {job_id}_{first}{every}",
-        )  # fmt: skip
+        )
     job: JobView = reply["job"]
     if job["stdout"] is None:
         raise NotPermitted("not-yours", f"job {label(job)} belongs to {job['user']}")

@@ -262,7 +262,7 @@ class Resubmission:
                 "not-ended",
                 f"{what} {label} is {reply['state']}: only what has ended can be retried",
                 hint=hint if is_array else f"drf cancel {label} ends it",
-            )  # fmt: skip
+            )
         if not self._failed:
             return [str(reply["submission"].get("array", ""))]
         if reply["state"] == _COMPLETED:

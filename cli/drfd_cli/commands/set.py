@@ -346,9 +346,10 @@ def _edited(text: str, label: str, client: Connection) -> Edits | None:
                 raise Refused("no-editor", f"cannot start sh: {error.strerror}") from None
             if done.returncode != 0:
                 raise Refused(
-                    "no-editor", f"the editor {editor} failed; job {label} stays as it is",
+                    "no-editor",
+                    f"the editor {editor} failed; job {label} stays as it is",
                     hint="VISUAL or EDITOR names another one",
-                )  # fmt: skip
+                )
             now = file.read_text(errors="surrogateescape")
             if now == text:
                 return None

@@ -144,7 +144,7 @@ NODES = by_key(
     field("text", "WHY", is_sentence=True),
     # For people.
     Column("GRES", _gres, "gres", rank=-1),
-)  # fmt: skip
+)
 _SHOWN_OF_NODES = ("name", "state", "since", "cores", "memory", "gres", "running", "features")
 
 

@@ -110,8 +110,9 @@ def _weight(text: str) -> tuple[str, Fraction]:
 @click.option("--audit", is_flag=True,
               help="Who envied another user, and who would gain alone, or by false demands? Of "
               "this machine's past, or of a TRACE; takes minutes to hours.")  # fmt: skip
-@click.option("-n", "--number", metavar="JOBS", type=click.IntRange(1),
-              help="Only the first JOBS jobs.")  # fmt: skip
+@click.option(
+    "-n", "--number", metavar="JOBS", type=click.IntRange(1), help="Only the first JOBS jobs."
+)
 @click.option("--users", is_flag=True, help="Show each user, too.")
 @prints_result()
 def trace(
@@ -150,9 +151,10 @@ def trace(
         work = with_disk_rates(work, read_profiles(Path(io_profile)))
     if capacity is None:
         raise Refused(
-            "no-capacity", "say what the machine has",
+            "no-capacity",
+            "say what the machine has",
             hint=f"for this trace for instance --capacity {suggestion(work.jobs)}",
-        )  # fmt: skip
+        )
     check(work.jobs, capacity)
     if audit:
         (rules,) = _variants(work, rules or rules_of(capacity), {}, pools).values()
@@ -172,9 +174,10 @@ def _audit(work: Workload, rules: Rules) -> Result:
 
     with _Progress("the audit", len(work.jobs)) as progress:
         found = audit(
-            work.jobs, rules,
+            work.jobs,
+            rules,
             lambda number, count: progress.note(f"simulation {number} of {count}"),
-        )  # fmt: skip
+        )
     return Result(show=lambda: view.print_audit(found), view=lambda: view.as_audit(found))
 
 
@@ -286,8 +289,9 @@ class _Progress:
 
 
 @click.command("generate")
-@click.option("--jobs", type=click.IntRange(1, 10_000_000), default=2000, show_default=True,
-              help="How many.")  # fmt: skip
+@click.option(
+    "--jobs", type=click.IntRange(1, 10_000_000), default=2000, show_default=True, help="How many."
+)
 @click.option("--users", type=click.IntRange(1, 10_000), default=8, show_default=True,
               help="How many; a few of them send most jobs.")  # fmt: skip
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of the random numbers.")

@@ -115,7 +115,7 @@ def _rows(client: Connection, entity: str) -> list[dict[str, str]]:
             return [
                 {"Type": kind, "Name": name, "ID": str(number)}
                 for (kind, _, name), number in ((each.partition("/"), ids[each]) for each in ids)
-            ]  # fmt: skip
+            ]
     return []
 
 

@@ -45,8 +45,9 @@ def _listed(
     """Print a list, or again and again, as --iterate asks; or the words that may be chosen from."""
     there = {
         "helpformat": [f"%{sign}" for sign in signs if len(sign) == 1],
-        "helpFormat": sorted(words), "helpstate": states,
-    }  # fmt: skip
+        "helpFormat": sorted(words),
+        "helpstate": states,
+    }
     asked = there.keys() & found.keys()
     for option in asked:
         click.echo(" ".join(there[option]))

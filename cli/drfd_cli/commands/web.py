@@ -57,9 +57,10 @@ def command(port: int, path: str | None, hosts: tuple[str, ...]) -> int:
         raise click.UsageError("--port and --socket exclude each other")
     if any(find_spec(name) is None for name in ("starlette", "uvicorn")):
         raise Refused(
-            "no-web", "drf web needs starlette and uvicorn, which are not installed",
+            "no-web",
+            "drf web needs starlette and uvicorn, which are not installed",
             hint="pip install 'drfd[web]'",
-        )  # fmt: skip
+        )
     columns = own_columns()
     client = connect()
     # This starts the user's own daemon, if need be.

@@ -124,13 +124,15 @@ def variables(env: Mapping[str, str], made: Translation) -> dict[str, str]:
     before it has a number. The daemon adds the others to a job with DRF_SLURM. Of Slurm's commands
     those that its PATH lacks are found at the end of it."""
     found = {
-        name: value for name, value in env.items()
+        name: value
+        for name, value in env.items()
         if not name.startswith("SLURM_") and (made.kept is None or name in made.kept)
-    }  # fmt: skip
+    }
     for names, value in (
-        ("NNODES JOB_NUM_NODES", "1"), ("NODEID PROCID LOCALID", "0"),
+        ("NNODES JOB_NUM_NODES", "1"),
+        ("NODEID PROCID LOCALID", "0"),
         ("SUBMIT_HOST JOB_NODELIST NODELIST CLUSTER_NAME", host_name()),
-    ):  # fmt: skip
+    ):
         found |= dict.fromkeys((f"SLURM_{name}" for name in names.split()), value)
     found |= {"SLURMD_NODENAME": host_name(), "DRF_SLURM": "1", "SLURM_SUBMIT_DIR": os.getcwd()}
     found |= made.variables

@@ -144,9 +144,10 @@ def steps_of(job: View) -> Iterator[View]:
     until_s = time.time() if job["ended_at"] is None else job["ended_at"]
     # A daemon whose state was removed since has had a job of this number.
     own = [
-        number for number, asked in lines["asked"].items()
+        number
+        for number, asked in lines["asked"].items()
         if job["started_at"] - 1 <= asked.get("at_s", 0.0) <= until_s + 1
-    ]  # fmt: skip
+    ]
     for place, number in enumerate(own):
         with suppress(KeyError):
             begun = {**lines["asked"][number], **lines["began"][number], "step": place}

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 #: What is printed of the id, and of that of an array.
 _SHOWN, _JSON = "submitted job {}", '{{"id": {}}}'
 _SHOWN_ARRAY = {
-    _SHOWN: "submitted array {} of {} task{}", _JSON: '{{"id": {}, "tasks": {}}}',
-}  # fmt: skip
+    _SHOWN: "submitted array {} of {} task{}",
+    _JSON: '{{"id": {}, "tasks": {}}}',
+}
 
 
 def connect(named: str | None = None) -> Connection:

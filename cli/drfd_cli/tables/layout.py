@@ -146,9 +146,10 @@ class TextTable:
         far as the screen is wide enough."""
         leasts, wanted, room = self._leasts(), self._wanted, self._room - 2 + _APART
         there = [
-            at for at, (column, each) in enumerate(zip(self.columns, cells, strict=True))
+            at
+            for at, (column, each) in enumerate(zip(self.columns, cells, strict=True))
             if not column.rank or self._is_long or not each or {*each} - {"", "-"}
-        ]  # fmt: skip
+        ]
         last = there[-1]
 
         def fitting(*of_last: int) -> list[int]:
@@ -235,9 +236,10 @@ def widths_of(
     found = list(leasts)
     while sum(found) + apart * len(found) > room:
         free = [
-            at for at, column in enumerate(columns)
+            at
+            for at, column in enumerate(columns)
             if found[at] > _LEAST and not (column.is_fixed or column.is_sentence)
-        ]  # fmt: skip
+        ]
         if not free:
             break
         found[max(free, key=lambda at: (not columns[at].is_right, found[at]))] -= 1

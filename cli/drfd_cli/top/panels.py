@@ -328,9 +328,10 @@ _SHOWN = {
     TopPanel.ENDED: ("label", "name", "user", "outcome", "exit", "ran", "ended_ago"),
 }
 _NOTHING = {
-    TopPanel.RUNNING: "nothing runs", TopPanel.WAITING: "nothing waits",
+    TopPanel.RUNNING: "nothing runs",
+    TopPanel.WAITING: "nothing waits",
     TopPanel.ENDED: "nothing has ended lately",
-}  # fmt: skip
+}
 #: Most columns that one that the user wants besides has at least, and its rank: after all others.
 _MOST_OWN, _OWN = 20, 8
 #: Least columns that names keep beside a title.

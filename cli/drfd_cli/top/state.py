@@ -177,8 +177,9 @@ def _is_chosen(row: SnapshotRow, row_filter: RowFilter, user: str) -> bool:
     reason = row["reason"]
     words = (
         *(row["label"], row["name"], row["user"], row["pool"], row["state"]),
-        row.get("group") or "", reason["code"] if reason else row["outcome"] or "",
-    )  # fmt: skip
+        row.get("group") or "",
+        reason["code"] if reason else row["outcome"] or "",
+    )
     return row_filter.text.casefold() in "\n".join(words).casefold()
 
 

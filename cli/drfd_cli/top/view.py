@@ -251,9 +251,10 @@ def _key_line(scene: Scene, listed: Lists, theme: Theme, columns: int) -> Line:
     keys = [key for key in KEYS if state.page in key.pages]
     words = {key: word_of(key, rows[0] if rows else None) for key in keys}
     unfit = {
-        key for key in keys
+        key
+        for key in keys
         if key.action is not None and all(refusal(key.name, row, viewer) for row in rows)
-    }  # fmt: skip
+    }
     widths = {key: len(key.name) + len(words[key]) + 2 for key in keys}
     kept, left = set(), columns
     # On a narrow screen, what works on the selected job has the room of what does not.
@@ -386,8 +387,9 @@ def detail_page(
     for label, texts, style in _about(detail, detail.show, columns - _LABEL - 2, room, at_s):
         for at, words in enumerate(texts):
             name = "" if at else label
-            lines.append([Segment(fit(f" {name}", _LABEL + 1), theme["dim"]),
-                          Segment(words, theme[style])])  # fmt: skip
+            lines.append(
+                [Segment(fit(f" {name}", _LABEL + 1), theme["dim"]), Segment(words, theme[style])]
+            )
     events = detail.show["events"]
     # The output takes the lines that it needs, but leaves some for events.
     rest = room - len(lines) - 2

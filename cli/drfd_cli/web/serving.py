@@ -145,9 +145,10 @@ def listen_on_port(port: int) -> socket.socket:
     except OSError as error:
         why = os.strerror(error.errno or 0)
         raise HostError(
-            "no-port", f"cannot listen on port {port}: {why}",
+            "no-port",
+            f"cannot listen on port {port}: {why}",
             hint="another one: --port NUMBER",
-        ) from None  # fmt: skip
+        ) from None
 
 
 def serve(
