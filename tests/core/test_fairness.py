@@ -37,7 +37,7 @@ from drfd.core.model.job import ROOT, Actor, JobSpec, JobState
 from drfd.core.model.resources import Axes, Resources
 from drfd.core.scheduling.release_times import Certainty, StartForecast
 from drfd.core.scheduling.scheduler import Scheduler
-from drfd.core.scheduling.waits import BeyondLimit, LimitAtThisHour, Wait
+from drfd.core.scheduling.waits import BeyondLimit, BeyondLimitNow, Wait
 from fakes import (
     ALICE,
     BOB,
@@ -549,7 +549,7 @@ def test_what_the_limits_of_two_nodes_never_allow_together_is_refused():
     bench.at(0)
     job_id = bench.submit(asks(1))
     bench.ledger.calendar = hourly(root__lab=night, root__lab__alice=day)
-    assert bench.why(job_id) == LimitAtThisHour(LAB, "cores", 1000, 0, unix(HOUR), None)
+    assert bench.why(job_id) == BeyondLimitNow(LAB, "cores", 1000, 0, unix(HOUR), None)
 
 
 # -- what is said ----------------------------------------------------------------------------------
@@ -630,7 +630,7 @@ def test_no_job_starts_beyond_a_limit_of_its_hour_and_forecasts_come_true(seed):
                 assert reason is not None
                 fact = reason
                 assert not isinstance(fact, BeyondLimit)
-                if isinstance(fact, LimitAtThisHour):
+                if isinstance(fact, BeyondLimitNow):
                     assert limits[fact.path]["cores"] == fact.limit < fact.needed
                     assert fact.from_s is not None
                     assert (

@@ -30,6 +30,7 @@ from drfd.core.scheduling.waits import (
     AwaitedJob,
     BehindInOrder,
     BeyondLimit,
+    BeyondLimitNow,
     BeyondMachine,
     ClosedNode,
     Code,
@@ -43,7 +44,6 @@ from drfd.core.scheduling.waits import (
     Holder,
     KeptFor,
     LauncherAway,
-    LimitAtThisHour,
     MachineShort,
     MayNotPass,
     NeverStarts,
@@ -54,7 +54,6 @@ from drfd.core.scheduling.waits import (
     PathLimit,
     ReservedFirst,
     ResourceShortage,
-    ServedFirst,
     Shortfall,
     StartsFrom,
     SuspendedBy,
@@ -62,6 +61,7 @@ from drfd.core.scheduling.waits import (
     Wait,
     WaitsFor,
     WindowAhead,
+    WouldBeServedFirst,
 )
 from fakes import ADMIN, ALICE, BOB, Bench, demand, now, rules, schedule, spec
 
@@ -153,7 +153,7 @@ def test_a_resource_that_the_job_does_not_ask_for_is_never_what_it_waits_for():
 
 
 def served(shortfall: Shortfall, *leaves: str) -> Wait:
-    return ServedFirst((shortfall,), leaves, len(leaves))
+    return WouldBeServedFirst((shortfall,), leaves, len(leaves))
 
 
 def test_what_a_limit_would_hold_back_anyway_is_told_as_the_limit(bench):
@@ -555,11 +555,11 @@ SENTENCES: list[tuple[Wait, str]] = [
         "lab may hold 4 cores and holds 3; the job needs 2; job 7 (bob) holds 3 until T+90s at the "
         "latest; 2 more jobs the rest",
     ),
-    (LimitAtThisHour("root.lab", "cores", 2000, 0, until_s=60, from_s=60),
+    (BeyondLimitNow("root.lab", "cores", 2000, 0, until_s=60, from_s=60),
      "needs 2 cores, and lab may hold 0 until T+60s"),
-    (LimitAtThisHour("root.lab", "memory", 2 << 30, 1 << 30, until_s=60, from_s=90),
+    (BeyondLimitNow("root.lab", "memory", 2 << 30, 1 << 30, until_s=60, from_s=90),
      "needs 2G of memory, and lab may hold 1G until T+60s; it may start from T+90s on"),
-    (LimitAtThisHour("root.lab.alice", "cores", 2000, 0, until_s=60, from_s=None),
+    (BeyondLimitNow("root.lab.alice", "cores", 2000, 0, until_s=60, from_s=None),
      "needs 2 cores, and lab/alice may hold 0 until T+60s; at no hour do all its limits let it "
      "start"),
     (PathLimit("root.lab", "memory", 4 << 30, 3 << 30, 2 << 30),
@@ -621,12 +621,12 @@ SENTENCES: list[tuple[Wait, str]] = [
     (ExternalUse(ResourceShortage("gpu", 1, 0), 1, 1, (("0", ()),)),
      "needs 1 gpu, 0 free; gpu 0 is lost: its driver does not reach it any more"),
     # Shares.
-    (ServedFirst((short("cores", 8000, 3000),), ("root.alice",), 1),
+    (WouldBeServedFirst((short("cores", 8000, 3000),), ("root.alice",), 1),
      "needs 8 cores, 3 free; alice has less and goes first"),
-    (ServedFirst(BY_BOB, ("root.lab.bob", "root.carol", "root.dave"), 4),
+    (WouldBeServedFirst(BY_BOB, ("root.lab.bob", "root.carol", "root.dave"), 4),
      "needs 8 cores, 3 free; job 2 (bob) holds 4 until T+3800s at the latest; "
      "lab/bob, carol, dave and 1 more have less and go first"),
-    (ServedFirst((short("cores", 8000, 3000),), ("root.alice",), 1, have_less=False),
+    (WouldBeServedFirst((short("cores", 8000, 3000),), ("root.alice",), 1, have_less=False),
      "needs 8 cores, 3 free; alice goes first by fair share"),
     # Reservations.
     (ReservedFirst((short("cores", 8000, 3000),), "7", "alice", 1),
@@ -714,7 +714,7 @@ COLUMNS: list[tuple[Wait, Columns]] = [
     (CountLimit("array 1", 4, 4), Columns("array 1", "4 at once")),
     (BeyondLimit("7", "root.lab", "cores", 8000, 2000, is_changeable=True),
      Columns("limit of cores", "lab: 2")),
-    (LimitAtThisHour("root.lab", "cores", 2000, 0, until_s=60, from_s=90),
+    (BeyondLimitNow("root.lab", "cores", 2000, 0, until_s=60, from_s=90),
      Columns("limit of cores", "lab: 0", until_s=90)),
     (PathLimit("root.lab", "cores", 4000, 3000, 2000),
      Columns("limit of cores", "lab", ResourceShortage("cores", 2000, 1000))),
@@ -726,9 +726,9 @@ COLUMNS: list[tuple[Wait, Columns]] = [
     (OwesIdle(BY_BOB, "root.bob", 3600), Columns("cores", "job 2 (bob)", CORES, 3800)),
     (HasReservation(BY_BOB, 3600, Certainty.UNKNOWN), Columns("cores", "running jobs", CORES)),
     (ExternalUse(CORES, used=6001, kept=6001), Columns("cores", "external load", CORES)),
-    (ServedFirst((short("cores", 8000, 3000),), ("root.alice",), 1),
+    (WouldBeServedFirst((short("cores", 8000, 3000),), ("root.alice",), 1),
      Columns("share of cores", "alice", CORES)),
-    (ServedFirst((short("cores", 8000, 3000),), ("root.lab.bob",), 4),
+    (WouldBeServedFirst((short("cores", 8000, 3000),), ("root.lab.bob",), 4),
      Columns("share of cores", "lab/bob +3", CORES)),
     (ReservedFirst((short("cores", 8000, 3000),), "7", "alice", 1),
      Columns("cores", "reservation (alice)", CORES)),

@@ -276,7 +276,7 @@ def look_at_choices(
     waiting = {
         job_id: Ask(leaf, demand, -order)
         for leaf in ledger.queues
-        for (order, first, last), demand in ledger.queues.startable(leaf)
+        for (order, first, last), demand in ledger.queues.within_limits(leaf)
         for job_id in range(first, last + 1)
     }
     running = ledger.queues.running.copy()

@@ -321,7 +321,7 @@ def upcoming(
 
 def line(ledger: Ledger, leaf: str) -> Iterator[Next]:
     """Yield the jobs of one leaf in the order of its queue."""
-    return starmap(Next, ledger.queues.startable(leaf))
+    return starmap(Next, ledger.queues.within_limits(leaf))
 
 
 def shut_out(ledger: Ledger) -> Iterator[Next]:

@@ -27,8 +27,8 @@ from drfd.core.scheduling.waits import (
     Holder,
     ReservedFirst,
     ResourceShortage,
-    ServedFirst,
     Shortfall,
+    WouldBeServedFirst,
 )
 
 #: The number of holders of one resource, and of leaves, that an explanation names.
@@ -226,7 +226,7 @@ def after(case: Case, blame: Blame) -> ShareTree:
 
 def served_first(
     case: Case, blame: Blame, share_tree: ShareTree
-) -> ServedFirst | ReservedFirst | None:
+) -> WouldBeServedFirst | ReservedFirst | None:
     """Return the job with a reservation that the job would delay though it fits, or the leaves, or
     jobs with a reservation, that take so much of what comes back that it does not fit any more;
     None if it starts at its turn. A pass tells, over what there is when the blamed jobs have ended;
@@ -264,7 +264,7 @@ def served_first(
             first = reserved[0]
             return ReservedFirst(blame.shortfalls, first.label, first.spec.user, len(reserved))
         if took:
-            return ServedFirst(blame.shortfalls, tuple(took[:_NAMED]), len(took), have_less)
+            return WouldBeServedFirst(blame.shortfalls, tuple(took[:_NAMED]), len(took), have_less)
         return None
     return None
 

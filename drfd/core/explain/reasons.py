@@ -1,6 +1,6 @@
 """Why a job waits: the first gate that is closed for it, in view of the last pass.
 
-A gate here is a function that returns the reason (`core.explain.waits`), or None. What a pass
+A gate here is a function that returns the reason (`core.scheduling.waits`), or None. What a pass
 decides is read from its plan (`Plan.closed_gate`) and put into words; what keeps a job out of the
 queues, or stops all starts, is read from the ledger.
 """
@@ -210,7 +210,7 @@ def beyond_limit(case: Case) -> Wait | None:
             if most is not None and needed > most:
                 from_s = calendar.first_start_s(now_s, None, paths, asked)
                 until_s = _limit_rises_s(ledger, path, name)
-                return waits.LimitAtThisHour(path, name, needed, most, until_s, from_s)
+                return waits.BeyondLimitNow(path, name, needed, most, until_s, from_s)
     return None
 
 

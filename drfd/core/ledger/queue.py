@@ -180,7 +180,7 @@ Kind = tuple[str, Vector, int]
 class Queues(dict[str, LeafQueue]):
     """Queues of jobs that wait to start or to go on, by leaf; a leaf without any is absent, and so
     are classes for which a gate is closed. While the limit of an array or group leaves room, all of
-    the class are in a queue; `startable` has as many as may start."""
+    the class are in a queue; `within_limits` has as many as may start."""
 
     def __init__(self, arrays: ArrayStates | None = None) -> None:
         super().__init__()
@@ -254,9 +254,14 @@ class Queues(dict[str, LeafQueue]):
         """Return whether one more job of the class may start beside those that run, and those that
         a pass has `started`."""
         length, limits = cls
-        return length <= self.longest_s and not (
-            limits and any(self.running[key] + started.get(key, 0) >= n for key, n in limits)
+        return length <= self.longest_s and (
+            not limits or all(self.room(each, started) for each in limits)
         )
+
+    def room(self, limit: AtOnce, started: Mapping[Limited, int] = _NONE) -> int:
+        """Return how many more jobs may start by this limit beside the same ones."""
+        key, at_once = limit
+        return max(0, at_once - self.running[key] - started.get(key, 0))
 
     def closed_by(self, key: Limited, count: int) -> list[Place]:
         """Return the classes of which no job may start from so many running jobs on."""
@@ -303,7 +308,7 @@ class Queues(dict[str, LeafQueue]):
         ):
             if limit in limits:
                 # The next tasks of an array that may run more may wait for their group.
-                return next((each for each in limits if self.running[each[0]] >= each[1]), limit)
+                return next((each for each in limits if not self.room(each)), limit)
             if first <= job.id <= last:
                 break
         return None
@@ -312,7 +317,7 @@ class Queues(dict[str, LeafQueue]):
         """True if a gate is closed for a waiting job. `wanted` is its demand."""
         return self.is_held_back(job) or self.limit_of(job, wanted) is not None
 
-    def startable(self, leaf: str) -> Iterator[tuple[Run, Vector]]:
+    def within_limits(self, leaf: str) -> Iterator[tuple[Run, Vector]]:
         """Yield the jobs of a leaf for which no gate is closed, with their demands, in order."""
         queue = self.get(leaf, {})
 
@@ -321,10 +326,6 @@ class Queues(dict[str, LeafQueue]):
             return zip(self._within(places), repeat(demand))
 
         return _merged([(line.first, demand) for demand, line in queue.items()], begin)
-
-    def count_startable(self, leaf: str) -> int:
-        lines = self.get(leaf, {}).items()
-        return sum([self._count([(leaf, demand, cls) for cls in line]) for demand, line in lines])
 
     def beyond_limits(self) -> Iterator[Run]:
         """Yield the pending jobs that only a limit on the running jobs of their array or group
@@ -336,14 +337,9 @@ class Queues(dict[str, LeafQueue]):
                     lines[place[:2]].add(place)
         yield from merge(*map(self._beyond, lines.values()))
 
-    def held_back(self) -> Counter[str]:
-        """Return the number of jobs of each leaf that are held back for a maintenance window."""
-        found = Counter[str]()
-        for place in self.all if self.longest_s < inf else ():
-            count = 0 if self._is_short(place) else self._count([place])
-            if count:
-                found[place[0]] += count
-        return found
+    def held_back(self) -> set[str]:
+        """Return the leaves of which jobs are held back for a maintenance window."""
+        return {place[0] for place in self.all if not self._is_short(place)}
 
     def _is_short(self, place: Place) -> bool:
         return place[2].length_s <= self.longest_s
@@ -353,20 +349,6 @@ class Queues(dict[str, LeafQueue]):
 
     def _beyond(self, places: Iterable[Place]) -> Iterator[Run]:
         return (run for run, limit in self._walk(places) if limit is not None)
-
-    def _count(self, places: Iterable[Place]) -> int:
-        """Return how many jobs of these classes of one line may start."""
-        counts, by_several = Counter[tuple[AtOnce, ...]](), list[Place]()
-        for place in places:
-            counts[place[2].limits] += len(self.all[place])
-            by_several += [place] if len(place[2].limits) > 1 else []
-        if by_several:
-            # Who comes first decides what is left of each limit.
-            return sum([last - first + 1 for _, first, last in self._within(places)])
-        for limits in counts:
-            for key, at_once in limits:
-                counts[limits] = min(counts[limits], max(0, at_once - self.running[key]))
-        return counts.total()
 
     def _walk(self, places: Iterable[Place]) -> Iterator[tuple[Run, AtOnce | None]]:
         """Yield the jobs of these classes of one line in order, each run with the limit for which
@@ -380,8 +362,7 @@ class Queues(dict[str, LeafQueue]):
             priority, first, last = run
             for limit in limits:
                 if limit not in left:
-                    key, at_once = limit
-                    left[limit] = max(0, at_once - self.running[key])
+                    left[limit] = self.room(limit)
             count = min([last - first + 1, *[left[limit] for limit in limits]])
             if count:
                 yield (priority, first, first + count - 1), None

@@ -181,21 +181,21 @@ class _Pass:
         #: The demands with which a job may start; or, where more demands than leaves wait, the
         #: leaves of which one may, each with its first job that fits: of thousands of unlike
         #: demands a pass looks only at those up to the first that may start.
-        self.startable: set[Vector] = {*self.wait_index.alike}
+        self.fitting: set[Vector] = {*self.wait_index.alike}
         self.unlike: dict[str, Entry] = {}
-        #: How long a job with one of the startable demands may run, so that it delays nothing.
+        #: How long a job with one of the fitting demands may run, so that it delays nothing.
         self.longest_s = inf
         #: Results of `_deadline_s`, until a job starts or gets a reservation.
         self._deadlines: dict[Vector, float | None] = {}
 
-    def find_startable(self) -> None:
+    def find_fitting(self) -> None:
         """Leave out what cannot start: resources only shrink from now on."""
         index = self.wait_index
         if not index.are_unlike:
-            self.startable = {*index.alike}
-            self.renew_startable()
+            self.fitting = {*index.alike}
+            self.renew_fitting()
             return
-        self.startable, sums = set(), self.backfill.free.sums
+        self.fitting, sums = set(), self.backfill.free.sums
         for leaf, line in index.heads_in_order.items():
             room = self.share_tree.headroom(leaf, sums)
             if fits(index.least_needed(leaf), room):
@@ -203,23 +203,23 @@ class _Pass:
                 if first is not None:
                     self.unlike[leaf] = first
 
-    def renew_startable(self) -> None:
+    def renew_fitting(self) -> None:
         """Leave out the demands for which there is no room any more: all of them if no job is short
         enough."""
-        untils = {each: self._deadline_s(each) for each in self.startable}
-        self.startable = {each for each, until_s in untils.items() if until_s is not None}
+        untils = {each: self._deadline_s(each) for each in self.fitting}
+        self.fitting = {each for each, until_s in untils.items() if until_s is not None}
         until_s = max([each for each in untils.values() if each is not None], default=inf)
         self.longest_s = until_s - self.pass_context.now_s
         if inf > self.longest_s < self.wait_index.shortest_s(self.pass_context):
-            self.startable.clear()
+            self.fitting.clear()
 
     @property
-    def has_startable(self) -> bool:
-        while self.startable and self._deadline_s(each := next(iter(self.startable))) is None:
-            self.startable.remove(each)
+    def has_fitting(self) -> bool:
+        while self.fitting and self._deadline_s(each := next(iter(self.fitting))) is None:
+            self.fitting.remove(each)
         while self.unlike and not self._may_fit(next(reversed(self.unlike))):
             self.unlike.popitem()
-        return bool(self.startable or self.unlike)
+        return bool(self.fitting or self.unlike)
 
     def _may_fit(self, leaf: str) -> bool:
         """Return False if none of the leaf's jobs may start, however short."""
@@ -254,10 +254,10 @@ class _Pass:
             if first is None or last_s is None:
                 return None
             begin, until_s = max(first, begin or first), last_s
-        elif len(self.startable) < len(line):
+        elif len(self.fitting) < len(line):
             # All demands for which there is room are among these.
             heads = index.heads[leaf]
-            line = sorted([(heads[demand], demand) for demand in self.startable if demand in heads])
+            line = sorted([(heads[demand], demand) for demand in self.fitting if demand in heads])
         at = 0 if begin is None else bisect_left(line, (begin,))
         for entry, demand in islice(line, at, None):
             if (
@@ -328,7 +328,7 @@ class _Pass:
 def drf(pass_input: PassInput) -> Plan:
     drf_pass = _DrfPass(pass_input, by_satisfaction)
     drf_pass.renew_reservations()
-    drf_pass.find_startable()
+    drf_pass.find_fitting()
     drf_pass.serve(promise_only=True)
     drf_pass.serve(promise_only=False)
     drf_pass.charge_idle()
@@ -426,7 +426,7 @@ class _DrfPass(_Pass):
         )
         turns, has_less_room = self.wait_index.turns(pass_over), False
         while not self.is_cut and (
-            self.has_startable or limited or (not promise_only and self._may_reserve)
+            self.has_fitting or limited or (not promise_only and self._may_reserve)
         ):
             leaf = turns.first()
             if leaf is None:
@@ -438,13 +438,13 @@ class _DrfPass(_Pass):
             ):
                 considered.add(leaf)
                 if self._reserve_if_late(leaf, limited):
-                    self.renew_startable()
+                    self.renew_fitting()
             head = self.first_start(leaf, begins.get(leaf), promise_only=promise_only)
             if head is None:
                 turns.drop(leaf)
                 finished.add(leaf)
                 if has_less_room:
-                    self.renew_startable()
+                    self.renew_fitting()
                     has_less_room = False
                 continue
             begins[leaf], has_less_room = head[0], True
@@ -470,7 +470,7 @@ class _DrfPass(_Pass):
 
         def pass_over(above: str, keys: Sequence[SortKey]) -> int:
             node, outer = tree.nodes[above], kept.get(above, ())
-            demands = self.startable or {*least.values()}
+            demands = self.fitting or {*least.values()}
             if not keys or not (outer or tree.may_keep_below(node, demands)):
                 return len(keys)
             most, longest_s = over(tree.promised(node), node.total), self.longest_s
@@ -502,7 +502,7 @@ class _DrfPass(_Pass):
         heads, shortest = index.heads, index.shortest.numbers
 
         def pass_over(above: str, keys: Sequence[SortKey]) -> int:
-            startable, unlike, longest_s = self.startable, self.unlike, self.longest_s
+            fitting, unlike, longest_s = self.fitting, self.unlike, self.longest_s
             # Without a reservation to give, nothing can be done for those that are only late.
             may_reserve = self._may_reserve
             for at, key in enumerate(keys):
@@ -515,7 +515,7 @@ class _DrfPass(_Pass):
                         or path in unlike
                         or (
                             (longest_s == inf or shortest.get(path, 0.0) <= longest_s)
-                            and not startable.isdisjoint(heads[path])
+                            and not fitting.isdisjoint(heads[path])
                         )
                     )
                 ):
@@ -722,7 +722,7 @@ class _BaselinePass(_Pass):
         turns, backfill = self.wait_index.turns(), self.backfill
         while (
             not self.is_cut
-            and (is_strict or self.has_startable)
+            and (is_strict or self.has_fitting)
             and (leaf := turns.first()) is not None
         ):
             head = self.wait_index.leads(leaf) if is_strict else self.first_start(leaf)

@@ -230,10 +230,10 @@ class WaitIndex:
 
     def count(self, leaf: str, demand: Vector) -> int:
         """Return how many more jobs of a leaf that have this demand the gates let start."""
-        found, started, running = 0, self._started, self.tables.gates.running
+        found, room = 0, self.tables.gates.room
         for cls, alike in self.tables.queues[leaf][demand].items():
-            open_for = [most - running[key] - started[key] for key, most in cls.limits]
-            found += max(0, min([len(alike) - self._taken[leaf, demand, cls], *open_for]))
+            left = len(alike) - self._taken[leaf, demand, cls]
+            found += min([left, *[room(limit, self._started) for limit in cls.limits]])
         return found
 
     def first_jobs(self, demands: Iterable[Vector]) -> Iterator[tuple[Entry, str, Vector]]:

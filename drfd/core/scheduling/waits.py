@@ -512,7 +512,7 @@ class BeyondLimit(Wait, frozen=True):
         return Columns(f"limit of {_axis_name(self.axis)}", most)
 
 
-class LimitAtThisHour(Wait, frozen=True):
+class BeyondLimitNow(Wait, frozen=True):
     """The job needs more than its user or pool may hold at this hour."""
 
     code = "LIMIT"
@@ -654,7 +654,7 @@ class OwesIdle(TooLittleFree, frozen=True):
         return f"{super().text()}; nothing is reserved for it{until}: {why}"
 
 
-class ServedFirst(TooLittleFree, frozen=True):
+class WouldBeServedFirst(TooLittleFree, frozen=True):
     """Returned resources go first to users who have less of their share."""
 
     code = "FAIR_SHARE"

@@ -65,7 +65,7 @@ class Moment:
         a maintenance window, a limit or a condition of their own."""
         ledger, shares = self.ledger, self.rules.shares
         waiting = {*ledger.queues, *ledger.job_counts.waiting_of}
-        found = {leaf for leaf in waiting if not ledger.queues.count_startable(leaf)}
+        found = {leaf for leaf in waiting if next(ledger.queues.within_limits(leaf), None) is None}
         if any(rule.limit is not None for rule in shares.rules.values()):
             tree = shares.share_tree(ledger.used, ledger.active_leaves())
             for leaf in waiting - found:
