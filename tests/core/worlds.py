@@ -300,7 +300,8 @@ def forecast(
 ) -> Forecast:
     """From this time on; of a copy of the books, as a forecast uses them up."""
     ledger, past = deepcopy(bench.ledger), run_times or RunTimes()
-    scheduler = Scheduler(bench.rules.half_life_s, past, reservations=before)
+    scheduler = Scheduler(bench.rules.half_life_s, past)
+    scheduler._restored = before
     return Forecast(ledger, bench.rules, scheduler, now(at_s), external)
 
 

@@ -60,15 +60,8 @@ class Forecast:
 
     def copy(self) -> Forecast:
         """Return a forecast from the same state with a ledger and a scheduler of its own."""
-        present = self.scheduler
-        ahead = Scheduler(
-            self.rules.half_life_s,
-            present.run_times,
-            past_usage=present.past_usage,
-            reservations=present.reservations,
-            debts=present.debts,
-        )
-        return replace(self, ledger=self.ledger.with_axes(self.rules.axes), scheduler=ahead)
+        ledger = self.ledger.with_axes(self.rules.axes)
+        return replace(self, ledger=ledger, scheduler=self.scheduler.ahead())
 
     def add(self, asked: SubmitAsked) -> Job:
         """Submit a job or array to the forecast; return the job, or the array's first task. Raises

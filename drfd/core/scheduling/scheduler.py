@@ -11,9 +11,9 @@ The state is not part of the ledger. It can be rebuilt from ended jobs and store
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy, deepcopy
 from dataclasses import replace
 from math import inf
-from types import MappingProxyType
 from typing import NamedTuple
 
 from drfd.core.fairness.rules import Rules
@@ -75,17 +75,13 @@ class Scheduler:
         run_times: RunTimes | None = None,
         *,
         max_starts: float = inf,
-        past_usage: Mapping[str, float] = MappingProxyType({}),
-        reservations: tuple[Reservation, ...] = (),
-        debts: Mapping[str, Debt] = MappingProxyType({}),
     ) -> None:
         """`half_life_s` is that of usage (see `core.fairness.service_order`). A simulation may pass
-        other `run_times` than a daemon estimates, a forecast the `past_usage`, `reservations` and
-        `debts` of another scheduler. Each pass starts at most `max_starts` jobs."""
+        other `run_times` than a daemon estimates. Each pass starts at most `max_starts` jobs."""
         self.max_starts = max_starts
         #: The latest scheduling pass: waits are explained from it.
         self.last_plan: Plan | None = None
-        self._history = DecayedUsage(half_life_s, dict(past_usage))
+        self._history = DecayedUsage(half_life_s)
         #: The estimates of how long jobs will run.
         self.run_times = RunTimes() if run_times is None else run_times
         self._ends = Ends()
@@ -101,9 +97,18 @@ class Scheduler:
         #: removed from it and still have jobs.
         self._pools: set[str] = set()
         #: The reservations and debts for the next pass while there is no latest one.
-        self._restored, self._debts = reservations, debts
+        self._restored: tuple[Reservation, ...] = ()
+        self._debts: Mapping[str, Debt] = {}
         #: The Unix time at which the monotonic clock read 0, at the latest pass.
         self._unix_s: float | None = None
+
+    def ahead(self) -> Scheduler:
+        """Return a scheduler that makes plans from here on over a copy of the ledger."""
+        other = copy(self)
+        other.forget_derived_state()
+        other._restored = self.reservations
+        other._history, other._short_jobs = deepcopy((self._history, self._short_jobs))
+        return other
 
     @property
     def reservations(self) -> tuple[Reservation, ...]:
