@@ -196,12 +196,13 @@ ENDED = {
 _JUDGED = ("oom_killed", "over_limit", "counted")
 ENDED_BY_RUNNER = {name: ENDED[name] for name in ENDED if name not in _JUDGED}
 ENDED_BY_RUNNER["counters"] = COUNTED
+_NOT_FOUND = {"by_root": 0, "report": b"program\0002\0x".hex()}
 #: Job → the records of its attempt, besides `created`.
 FATES: dict[int, dict[str, Message]] = {
     1: {},
     2: {"runner": RUNNER},
     3: {"runner": RUNNER, "launched": RUNNING},
-    4: {"runner": RUNNER, "launch_failed": {"by_root": 0, "report": b"program\0002\0x".hex()}},
+    4: {"runner": RUNNER, "launch_failed": _NOT_FOUND},
     5: {"runner": RUNNER, "launched": RUNNING, "exited": ENDED_BY_RUNNER},
     6: {
         "runner": RUNNER, "launched": RUNNING,
@@ -246,6 +247,7 @@ ORDERS: list[Order] = [
     *(protocol.ControlOrder(**_ONE, do=do) for do in get_args(protocol.Control)),
 ]  # fmt: skip
 _NOW = {"at_s": 7.5, "mono_s": 2.5}
+_FAILED = {**_NOT_FOUND, "has_space": False, "limit_hits": 0}
 REPORTS: list[Message] = [
     {
         "report": "hello", "version": protocol.VERSION, "kind": "none",
@@ -256,7 +258,8 @@ REPORTS: list[Message] = [
         "report": "launched", **_ONE, "at_s": 5.5, "mono_s": 0.5, "cgroup": "drfd/5.1",
         "runner_pid": 10,
     },
-    {"report": "launch_failed", **_ONE, **_NOW, "text": "there is no command x in the job's PATH"},
+    {"report": "launch_failed", **_ONE, **_NOW, "text": "jobs of uid 5 are not allowed"},
+    {"report": "start_failed", **_ONE, **_NOW, "failed": _FAILED},
     {
         "report": "launch_failed", **_ONE, **_NOW, "text": "it has no process: EAGAIN",
         "whose": "machine", "resource": "EAGAIN",
@@ -265,7 +268,9 @@ REPORTS: list[Message] = [
     {"report": "frozen", **_ONE, **_NOW},
     {"report": "exec", **_ONE, **_NOW, "number": 1, "text": "the job does not run any more"},
     {"report": "missing", **_ONE, **_NOW},
-    {"report": "removed", **_ONE, **_NOW, "notice": "told"},
+    {"report": "notified", **_ONE, **_NOW, "text": "not told: it is not for the job's own user"},
+    {"report": "notified", **_ONE, **_NOW, "failed": _FAILED},
+    {"report": "notified", **_ONE, **_NOW, "ended": {"exit_code": 0, "signal": None}},
     {"report": "removed", **_ONE, **_NOW},
     {"report": "stuck", **_ONE, **_NOW},
     {"report": "listed", "known": [[5, 1], [6, 2]], "owners": {"5.1": {"uid": 1001}}},

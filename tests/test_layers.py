@@ -167,8 +167,8 @@ def is_at_home(path: Path, name: str) -> bool:
 def is_the_launchers_interface(path: Path, name: str) -> bool:
     """All that the daemon may see of the launcher."""
     is_launchers = name.startswith("drfd.launcher") and room(path) == "daemon"
-    seen = ("drfd.launcher.protocol", "drfd.launcher.settings", "drfd.launcher.gpu_meter.reading")
-    return not is_launchers or name.startswith(seen)
+    seen = ("protocol", "settings", "gpu_meter.reading", "runner.shortage")
+    return not is_launchers or name.startswith(tuple(f"drfd.launcher.{each}" for each in seen))
 
 
 @pytest.mark.parametrize(

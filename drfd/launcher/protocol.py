@@ -1,7 +1,7 @@
 """The protocol between the controller and the launcher: one JSON object per line.
 
 The controller sends orders, and the launcher reports; either may be repeated. Other packages import
-only this module of the launcher, and `settings`.
+only this module of the launcher, `settings`, and the kinds of shortages and of GPU readings.
 """
 
 from __future__ import annotations
@@ -34,6 +34,11 @@ SECRET_NAME = "secret"  # noqa: S105
 EXEC, GPUS = "exec", "gpus"
 #: The answer of a launcher without root's rights that may not move a process from where it is.
 OUT_OF_REACH = "an ordinary user's launcher cannot move a process of a login session"
+
+#: Seconds that a notification may take in all.
+NOTICE_S = 30.0
+#: What ENOSPC means where a cgroup is made.
+NO_CGROUP = "the kernel has no room for another cgroup (65535 memory cgroups at most)"
 
 #: The highest number of a job or of an attempt, within the range that names of files and cgroups
 #: can have.

@@ -16,6 +16,7 @@ from itertools import count
 
 from drfd.launcher.attempt import Attempt
 from drfd.launcher.attempt_files import Record
+from drfd.launcher.protocol import Message
 from drfd.launcher.runner.identity import Found
 from drfd.launcher.runner.runner import Runner
 
@@ -50,8 +51,8 @@ class LocalAttempt(Attempt):
     created: Record | None = None
     #: The account that it is to start under.
     account: Found | None = None
-    #: Why the owner was not notified of the job's end, if that was ordered; or what came of it.
-    notice: str | None = None
+    #: What is told of the notification of the job's end, if that was ordered.
+    notice: Message | None = None
     #: Whether this controller has got the report of its launch.
     is_reported: bool = False
     #: Number of its runners that have died before they released the job. A controller launches such

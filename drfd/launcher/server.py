@@ -14,7 +14,7 @@ import selectors
 import signal
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -42,7 +42,6 @@ from drfd.launcher.protocol import (
     WeightsOrder,
 )
 from drfd.launcher.runner import inheritance
-from drfd.launcher.runner.failures import failure_of, notice_text
 from drfd.launcher.runner.identity import Directory, Problem
 from drfd.launcher.runner.runner import POLL_S, Runners, read_launched
 from drfd.launcher.runner.shortage import (
@@ -50,7 +49,6 @@ from drfd.launcher.runner.shortage import (
     JOB,
     LAUNCHER,
     MACHINE,
-    MEMORY,
     Shortage,
     failure,
     machine_shortage,
@@ -349,10 +347,10 @@ class Launcher(Performer[LocalAttempt]):
         order, attempt = assignment.order, self._attempt(assignment.order.key)
         records = self._read(attempt)
         if records is None:
-            attempt.notice = _NOTHING_LEFT
+            attempt.notice = {"text": _NOTHING_LEFT}
         elif order.uid != records.created["uid"] or not records.owner.may_be(order.owner):
             # A launch is checked only for whether jobs of its own user may run.
-            attempt.notice = _NOT_ITS_USERS
+            attempt.notice = {"text": _NOT_ITS_USERS}
         elif records.is_notice:
             assignment.close()
             self._report(attempt)
@@ -370,7 +368,7 @@ class Launcher(Performer[LocalAttempt]):
         is_notice = attempt.pending is not None and attempt.pending.order.is_notice
         self._put(attempt, None)
         if is_notice:
-            attempt.notice = f"failed: {text}"
+            attempt.notice = {"text": f"failed: {text}"}
             self._happen(attempt, AttemptEvent.REMOVE)
         else:
             self._tell("launch_failed", attempt, **failure(text, short))
@@ -585,9 +583,6 @@ class Launcher(Performer[LocalAttempt]):
             if not alive and self.port.is_connected:
                 self._happen(attempt, AttemptEvent.REMOVE)
             return
-        if records.launch_failed is not None:
-            failed = self._failure(attempt.key, records.launch_failed, records.created)
-            records = replace(records, launch_failed=failed)
         reports = reports_from(
             records,
             alive=alive,
@@ -602,6 +597,8 @@ class Launcher(Performer[LocalAttempt]):
                 if attempt.is_reported and not is_again:
                     continue
                 attempt.is_reported = self.port.is_connected
+            if kind == "launch_failed":
+                kind, facts = "start_failed", {"failed": self._failed(attempt.key, records)}
             if kind == "missing" and attempt.lost_runners >= _MAX_LOST_RUNNERS:
                 kind, facts = "launch_failed", failure(_RUNNERS_LOST, _LAUNCHER_SHORT)
             if kind == "exited" and attempt.state is AttemptState.BARE:
@@ -609,7 +606,10 @@ class Launcher(Performer[LocalAttempt]):
             self._tell(kind, attempt, of=owner, **facts)
 
     def _report_removed(self, attempt: LocalAttempt) -> None:
-        self._tell("removed", attempt, **({"notice": attempt.notice} if attempt.notice else {}))
+        if attempt.notice is None:
+            self._tell("removed", attempt)
+        else:
+            self._tell("notified", attempt, **attempt.notice)
 
     def _ended(self, key: Key, records: Records) -> Ended:
         """Return what the kernel has counted of an attempt whose runner is gone. It is on record
@@ -621,15 +621,21 @@ class Launcher(Performer[LocalAttempt]):
             ended = ended._replace(counted={**ended.counted, "largest_process_bytes": largest})
         return ended
 
-    def _failure(
-        self, key: Key, failed: attempt_files.Record, created: attempt_files.Record
-    ) -> attempt_files.Record:
-        """Return a failure in words. A shortage of memory is a final one if the job has hit its own
-        limit, because it would hit it again."""
-        found = failure_of(failed, created)
-        if found.get("resource") == MEMORY and self.confinement.look(key).counted.get("limit_hits"):
-            return failure(found["text"], None)
-        return found
+    def _failed(self, key: Key, records: Records) -> Message:
+        """Return what is told of a start that failed. What its record says is not read here: its
+        user may have written it."""
+        hits = self.confinement.look(key).counted.get("limit_hits", 0)
+        has_space = records.created.get("space") is not None
+        return {**(records.launch_failed or {}), "has_space": has_space, "limit_hits": hits}
+
+    def _notice(self, key: Key, records: Records) -> Message:
+        """Return what became of a notification, nothing of which runs any more."""
+        owner = records.owner.facts()
+        if records.launch_failed is not None:
+            return {"of": owner, "failed": self._failed(key, records)}
+        exited = records.exited or {}
+        names = exited.keys() & {"exit_code", "signal", "is_stopped"}
+        return {"of": owner, "ended": {name: exited[name] for name in names}}
 
     # -- what is due ------------------------------------------------------------------------
 
@@ -719,7 +725,7 @@ class Launcher(Performer[LocalAttempt]):
             self._admit(attempt)
         else:
             if records is not None and records.is_notice:
-                attempt.notice = attempt.notice or notice_text(records)
+                attempt.notice = attempt.notice or self._notice(attempt.key, records)
             self._unlink(attempt)
             is_last = attempt.pending is None
             self._happen(attempt, AttemptEvent.CLEARED if is_last else AttemptEvent.REPLACED)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from msgspec import structs
 
-import drfd.launcher
+import drfd
 from drfd.client.words import Gres, parse_gres
 from drfd.common.units import (
     Range,
@@ -219,8 +219,8 @@ def test_work_that_never_began_is_not_unknown():
 
 @pytest.mark.parametrize("cause", LAUNCH_REMEDIES)
 def test_each_launch_fault_is_known_by_words_that_the_launcher_says(cause):
-    place = Path(drfd.launcher.__path__[0])
-    sources = [(place / name).read_text() for name in ("runner/failures.py", "system/answers.py")]
+    places = "daemon/launcher_link/failures.py", "launcher/system/answers.py"
+    sources = [(Path(drfd.__path__[0]) / place).read_text() for place in places]
     assert any(cause in source for source in sources)
 
 

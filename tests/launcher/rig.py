@@ -24,11 +24,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+import msgspec
 import pytest
 from msgspec import structs
 
 import drfd
 import failing
+from drfd.daemon.launcher_link.failures import StartFailure
+from drfd.daemon.launcher_link.messages import Report, read_report
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Key, Records
 from drfd.launcher.confinement.unconfined import Unconfined
@@ -43,7 +46,6 @@ from drfd.launcher.protocol import (
     encode,
 )
 from drfd.launcher.runner import identity
-from drfd.launcher.runner.failures import failure_of
 from drfd.launcher.system import answers, process
 from drfd.linux.sealed import seal
 from drfd.linux.unix_sockets import at_socket
@@ -249,6 +251,14 @@ class Terminal:
 # -- attempt files --------------------------------------------------------------------------
 
 
+def in_words(report: Report) -> Message:
+    """The message that this report is in place of; "whose" is there for a shortage alone."""
+    said: Message = msgspec.to_builtins(report)
+    if said.get("whose", said) is None:
+        del said["whose"], said["resource"]
+    return said
+
+
 class AttemptFiles:
     """A directory of attempt files."""
 
@@ -258,13 +268,15 @@ class AttemptFiles:
         self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
 
     def read(self, key: Key = (1, 1)) -> Records:
-        """What is on record, a failure in words as the launcher tells it."""
+        """What is on record, a failure in words as the controller tells it."""
         attempt = attempt_files.read(self.fd, key)
         assert attempt is not None, f"no attempt {key}"
         if attempt.launch_failed is not None:
-            attempt = replace(
-                attempt, launch_failed=failure_of(attempt.launch_failed, attempt.created)
-            )
+            known = {"has_space": attempt.created.get("space") is not None, "limit_hits": 0}
+            failed = msgspec.convert({**attempt.launch_failed, **known}, StartFailure)
+            words = failed.in_words(attempt.owner.user)
+            record = {"text": words.text} if words.whose is None else words._asdict()
+            attempt = replace(attempt, launch_failed=record)
         return attempt
 
     def over(self, key: Key = (1, 1)) -> Records:
@@ -591,6 +603,9 @@ class Controller:
             raise AssertionError(f"no report within {WAIT_S} s after {self._seen}") from None
         assert line, f"the launcher has ended the connection after {self._seen}"
         report: Message = json.loads(line)
+        if report["report"] in ("start_failed", "notified"):
+            # As the controller takes it.
+            report = in_words(read_report(line))
         if report["report"] == "nodes":
             self.nodes = report
             return self.next_report()

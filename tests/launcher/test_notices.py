@@ -128,7 +128,7 @@ def test_one_that_takes_too_long_is_stopped(make_launcher, work):
     controller = make_launcher().serve(prelude=prelude)
     run(controller, work)
     order = shell("echo $$ > pid; exec sleep 1000", cwd=work)
-    assert notify(controller, order) == "failed: it was stopped after 3 s"
+    assert notify(controller, order) == "failed: it was stopped after 30 s"
     assert state_of(pid_in(work / "pid")) is None
 
 
@@ -155,7 +155,7 @@ def test_one_that_is_stopped_before_it_has_begun_holds_nothing_up(make_launcher,
         pid = until("the command's process", child)
         os.kill(pid, signal.SIGSTOP)
         try:
-            assert controller.take("removed", id=1)["notice"] == "failed: it was stopped after 4 s"
+            assert controller.take("removed", id=1)["notice"] == "failed: it was stopped after 30 s"
             assert state_of(pid) is None
         finally:
             with suppress(ProcessLookupError):

@@ -111,7 +111,7 @@ def test_the_reports_are_understood_and_every_kind_is_among_them():
     tags = {
         each.__struct_config__.tag for each in get_args(StuckReport | ExecReport | AttemptReport)
     }
-    known = tags | {"hello", "listed", "gpus", "nodes"}
+    known = tags | {"hello", "listed", "gpus", "nodes", "start_failed", "notified"}
     assert {report["report"] for report in reports} == known, AGAIN
 
 

@@ -45,6 +45,7 @@ from drfd.core.model.machine import Instance, Instances
 from drfd.core.model.resources import Resources
 from drfd.daemon.countable import Countables, names_with_nodes
 from drfd.daemon.launcher_link.device_table import Found, Grant
+from drfd.daemon.launcher_link.failures import NoticeEnd, StartFailure
 from drfd.devices.gpus import GPU
 from drfd.host.disks import Disk, rates_by_device
 from drfd.launcher import protocol
@@ -339,6 +340,36 @@ class GpusReport(Struct, tag_field="report", tag="gpus", frozen=True, kw_only=Tr
     line: str
 
 
+class StartFailedReport(st.Report, tag="start_failed", frozen=True, kw_only=True):
+    """The attempt's program could not be started, as is on record."""
+
+    failed: StartFailure
+
+    def in_words(self) -> st.LaunchFailedReport:
+        text, whose, resource = self.failed.in_words(self.owner.user)
+        return st.LaunchFailedReport(
+            self.at_s, self.job_id, self.attempt, self.owner_facts, text=text, whose=whose,
+            resource=resource,
+        )  # fmt: skip
+
+
+class NotifiedReport(st.Report, tag="notified", frozen=True, kw_only=True):
+    """Nothing of the attempt is left, and its owner was to be notified."""
+
+    #: Why the command was not run; or why it could not be started; or how it has ended.
+    text: str = ""
+    failed: StartFailure | None = None
+    ended: NoticeEnd = NoticeEnd()
+
+    def in_words(self) -> st.RemovedReport:
+        notice = self.text or self.ended.in_words()
+        if self.failed is not None:
+            notice = f"failed: {self.failed.in_words(self.owner.user).text}"
+        return st.RemovedReport(
+            self.at_s, self.job_id, self.attempt, self.owner_facts, notice=notice
+        )
+
+
 class NodeFacts(Struct, frozen=True):
     """What a launcher knows of one of its nodes."""
 
@@ -368,18 +399,19 @@ class NodesReport(Struct, tag_field="report", tag="nodes", frozen=True, kw_only=
 Report = ListedReport | StuckReport | ExecReport | GpusReport | NodesReport | st.AttemptReport
 
 
-_decode = msgspec.json.Decoder[Report](Report).decode
+_Raw = StartFailedReport | NotifiedReport
+_decode = msgspec.json.Decoder[Report | _Raw](Report | _Raw).decode
 
 
 def read_report(line: bytes) -> Report:
     """Return the typed value of a report's line. Raises BadMessage for one that cannot be
     understood."""
     try:
-        report: Report = _decode(line)
-        return report
+        report = _decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         text = f"a report of the launcher cannot be understood: {error}"
         raise protocol.BadMessage(text) from None
+    return report.in_words() if isinstance(report, _Raw) else report
 
 
 def final_usage(report: st.ExitedReport, measured: Usage | None) -> Usage:

@@ -23,6 +23,7 @@ from cgroupspy.interfaces import BaseFileInterface, DictFile, FlagFile
 
 from drfd.launcher.attempt_files import Key, cgroup_key
 from drfd.launcher.confinement.interface import CgroupSetting, Counted, Counter, Ended
+from drfd.launcher.protocol import NO_CGROUP
 from drfd.launcher.system.files import Plain
 from drfd.linux.kernel_files import get_record, mounts
 
@@ -115,7 +116,7 @@ def explain(error: OSError) -> str:
     # A refused write has no file name, because it is noticed when the file is closed.
     name = os.fsdecode(error.filename) if error.filename else "a cgroup's limit"
     if error.errno == errno.ENOSPC:
-        return f"{name}: the kernel has no room for another cgroup (65535 memory cgroups at most)"
+        return f"{name}: {NO_CGROUP}"
     return f"{name}: {error.strerror}"
 
 

@@ -43,10 +43,6 @@ _FILES = PASSWD, Path("/etc/group")
 _IDS, _ERRORS = range((1 << 32) - 1), range(4096)
 
 
-#: Why a process does not become a user whom it could leave again.
-REGAINED = "root's rights could be had back after they were dropped"
-
-
 Found = tuple[pwd.struct_passwd, list[int]]
 Problem: TypeAlias = Denied | DirectoryFailed
 OnAnswer = Callable[[Problem | None], None]

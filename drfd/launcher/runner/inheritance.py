@@ -155,9 +155,6 @@ def may_set_login() -> bool:
 # job of any user starts. A job whose user's quota is used up keeps an empty keyring, into which
 # nothing can be put.
 
-#: Errors that are temporary: the kernel has no memory, or no further key for this uid.
-KEY_SHORTAGES = (errno.ENOMEM, errno.EDQUOT)
-
 
 @functools.cache
 def why_no_keyrings() -> str | None:

@@ -69,6 +69,11 @@ def failure(text: str, shortage: Shortage | None) -> Record:
 
 
 def machine_text(short: Shortage, error: BaseException) -> str:
-    """Return what the machine is short of, in a sentence that every user may see."""
+    """Return what the machine is short of, by the error that was met."""
     why = error if isinstance(error, LimitFailed) else getattr(error, "strerror", None)
-    return f"the machine is short of {SHORT_OF[short.resource]}: {why or 'out of memory'}"
+    return short_of_machine(short.resource, str(why or "out of memory"))
+
+
+def short_of_machine(resource: str, why: str) -> str:
+    """Return what the machine is short of, in a sentence that every user may see."""
+    return f"the machine is short of {SHORT_OF[resource]}: {why}"

@@ -30,7 +30,6 @@ from collections.abc import Callable, Set
 from contextlib import suppress
 from functools import partial
 
-from drfd.common.paths import private_place
 from drfd.launcher.attempt_files import Key
 from drfd.launcher.system.background import BackgroundWork
 from drfd.linux.descriptors import opened
@@ -38,15 +37,6 @@ from drfd.payload.signature import open_roots
 
 #: Directory of the attempt → what it covers. The launcher makes the directories.
 COVERED = {"tmp": "/tmp", "var": "/var/tmp"}  # noqa: S108
-_OPTION = "[enforcement] private_tmp"
-
-
-def hint(path: str) -> str:
-    """Return a sentence for the user of a path that does not exist in the job's private space, or
-    "" if the private space cannot be the reason."""
-    place = private_place(path)
-    return f"; each job has a {place} of its own here ({_OPTION})" if place else ""
-
 
 log = logging.getLogger("drfd.launcher")
 

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from drfd.daemon.launcher_link.failures import DIED
 from drfd.launcher.attempt_files import Records
 from drfd.launcher.protocol import AttemptLimits, LaunchOrder
-from drfd.launcher.runner.failures import DIED
 from drfd.launcher.runner.starter.program import needed_capabilities
 from drfd.launcher.system import process
 from drfd.launcher.system.process import count_of_user

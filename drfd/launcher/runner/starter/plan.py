@@ -14,7 +14,7 @@ from drfd.common import failpoints
 from drfd.launcher import attempt_files
 from drfd.launcher.attempt_files import Key
 from drfd.launcher.confinement.interface import Confinement, Prepared
-from drfd.launcher.protocol import Assignment
+from drfd.launcher.protocol import NOTICE_S, Assignment
 from drfd.launcher.runner import identity, inheritance
 from drfd.launcher.runner.starter import layout
 from drfd.launcher.runner.starter.layout import OwnPlan, SharedPlan
@@ -26,8 +26,6 @@ START_S = 120.0
 EXEC_S = 1.0
 #: Seconds that a runner kills the job's remaining processes for; then the launcher goes on.
 SWEEP_S = 10.0
-#: Seconds that a notification may take in all.
-NOTICE_S = 30.0
 #: Number of kinds of attempts whose text is kept.
 _MOST_SHARED = 1000
 

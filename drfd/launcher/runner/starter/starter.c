@@ -10,7 +10,7 @@
  * written, a sealed file in memory (payload/pack.py): nothing of it is read, and no path of the user's
  * is touched, before root's rights are dropped, in the job's process alone.
  *
- * A failure is told as step NUL errno NUL text (failures.py). */
+ * A failure is told as step NUL errno NUL text (daemon/launcher_link/failures.py). */
 #define _GNU_SOURCE
 #include <asm/errno.h>
 #include <asm/ioctls.h>

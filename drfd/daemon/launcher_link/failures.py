@@ -1,36 +1,30 @@
-"""Why a job could not be started: sentences for its submitter, and records of the attempt file.
+"""Why a job, or its notification, could not be started: sentences for its submitter.
 
-What the compiled program puts on record, step NUL errno NUL text, is put into words when the
-launcher reads it. A shortage of a job's own process is attributed to the user or the job: no report
-of a user's process holds up the jobs of others.
+What the compiled program puts on record, step NUL errno NUL text, the launcher passes on as it is:
+root reads nothing of what a user may have written. A shortage of a job's own process is attributed
+to the user or the job: no report of a user's process holds up the jobs of others.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+from typing import Annotated, Literal, NamedTuple
 
-from drfd.launcher.attempt_files import Record, Records
-from drfd.launcher.confinement import cgroup_files
-from drfd.launcher.confinement.interface import LimitFailed
-from drfd.launcher.runner import identity, inheritance
+from msgspec import Meta, Struct
+
+from drfd.common.paths import private_place
+from drfd.core.model.job import Whose
+from drfd.launcher.protocol import NO_CGROUP, NOTICE_S
 from drfd.launcher.runner.shortage import (
     DESCRIPTORS,
-    DIRECTORY,
-    JOB,
     MEMORY,
     PROCESSES,
     QUOTA,
     RESOURCES,
     SPACE,
-    Shortage,
-    failure,
-    machine_shortage,
-    machine_text,
+    short_of_machine,
 )
-from drfd.launcher.runner.starter import plan
-from drfd.launcher.system import private_tmp
-from drfd.launcher.system.accounts import Denied, DirectoryFailed
 
 #: Largest length of the text of a failure, in characters.
 MAX_TEXT = 4096
@@ -71,101 +65,108 @@ _IN_WORDS = {
 _MOST_ERRNO = 4095
 
 
-def failure_of(record: Record, created: Record) -> Record:
-    """Return why an attempt's program could not be run, in words, by the record of it and the first
-    one of its attempt."""
-    report = bytes.fromhex(record["report"])
-    return of_root(report) if record["by_root"] else of_job(report, created)
+class Failure(NamedTuple):
+    text: str
+    #: Of a temporary shortage: whose and what it is.
+    whose: Whose | None = None
+    resource: str = ""
 
 
-def notice_text(attempt: Records) -> str:
-    """Return what became of a notification, nothing of which runs any more."""
-    if attempt.launch_failed is not None:
-        return f"failed: {failure_of(attempt.launch_failed, attempt.created)['text']}"
-    if attempt.exited is None:
-        return "not known: it was cut short"
-    if "is_stopped" in attempt.exited:
-        return f"failed: it was stopped after {plan.NOTICE_S:.0f} s"
-    if attempt.exited["signal"] is not None:
-        return f"failed: killed by signal {attempt.exited['signal']}"
-    code = attempt.exited["exit_code"]
-    return "told" if code == 0 else f"failed: exit code {code}"
+class StartFailure(Struct, frozen=True, kw_only=True):
+    """What the record of a start that failed says, and what the launcher knows of it."""
+
+    #: Whether the report comes from drfd's own code for certain; else its user may have written it.
+    by_root: Literal[0, 1]
+    report: Annotated[str, Meta(pattern=r"\A([0-9a-f]{2})*\Z")]
+    #: Whether the attempt has a private temporary space.
+    has_space: bool
+    #: How often the attempt has hit its own limit of memory.
+    limit_hits: int
+
+    def in_words(self, user: str | None) -> Failure:
+        """Return why the program of this user could not be run. A shortage of memory is a final one
+        if the job has hit its own limit, because it would hit it again."""
+        report = bytes.fromhex(self.report)
+        failure = of_root(report) if self.by_root else of_job(report, user, self.has_space)
+        if failure.resource == MEMORY and self.limit_hits:
+            return Failure(failure.text)
+        return failure
 
 
-def of_root(report: bytes) -> Record:
+class NoticeEnd(Struct, frozen=True, kw_only=True):
+    """How the command has ended that notifies an owner; nothing, if it was cut short."""
+
+    exit_code: int | None = None
+    signal: int | None = None
+    #: Whether it was stopped because it took too long.
+    is_stopped: int = 0
+
+    def in_words(self) -> str:
+        if self.is_stopped:
+            return f"failed: it was stopped after {NOTICE_S:.0f} s"
+        if self.signal is not None:
+            return f"failed: killed by signal {self.signal}"
+        if self.exit_code is None:
+            return "not known: it was cut short"
+        return "told" if self.exit_code == 0 else f"failed: exit code {self.exit_code}"
+
+
+def of_root(report: bytes) -> Failure:
     """Return the failure of a report that comes from drfd's own code for certain."""
     try:
         step, number, what = _parts(report)
     except ValueError:
-        return failure(DIED, None)
+        return Failure(DIED)
     why = os.strerror(number)
-    error: Exception
-    error = cause = OSError(number, why, what)
+    # Of a file of an attempt's cgroup, as of a cpuset, it means that it can never be set.
+    is_final = number == errno.ENOSPC and step in ("cgroup", "limit")
     match step:
+        case "mkdir" if number == errno.ENOSPC:
+            why = f"{what}: {NO_CGROUP}"
         case "mkdir":
-            error = LimitFailed(cgroup_files.explain(cause))
-            error.__cause__ = cause
+            why = f"{what}: {why}"
         case "cgroup" | "limit":
             # Without an error of the kernel's it is a file that has not the line that was wanted.
-            error = LimitFailed("; ".join(what.splitlines()) + (f": {why}" if number else ""))
-            error.__cause__ = cause
+            why = "; ".join(what.splitlines()) + (f": {why}" if number else "")
         case "plan":
-            return failure(unreadable("its plan is cut short"), None)
-        case "keyring" if number not in inheritance.KEY_SHORTAGES:
-            return failure(_no_keyring(why), None)
+            return Failure(_unreadable("its plan is cut short"))
+        case "keyring" if number not in (errno.ENOMEM, errno.EDQUOT):
+            return Failure(_no_keyring(why))
         case "unseen":
-            return failure(f"{_UNSEEN} ({why})", None)
+            return Failure(f"{_UNSEEN} ({why})")
         case "stack":
-            return failure(_OVERWRITTEN, None)
+            return Failure(_OVERWRITTEN)
         case "hung":
-            return failure(f"{_HUNG} took longer than {what} s", None)
-    short = machine_shortage(error)
-    return failure(explain(error) if short is None else machine_text(short, error), short)
+            return Failure(f"{_HUNG} took longer than {what} s")
+    if number not in RESOURCES or is_final:
+        return Failure(f"it could not be set up: {why}")
+    resource = RESOURCES[number]
+    return Failure(short_of_machine(resource, why), Whose.MACHINE, resource)
 
 
-def of_job(report: bytes, created: Record) -> Record:
+def of_job(report: bytes, user: str | None, has_space: bool) -> Failure:
     """Return the failure of a report that the user may have written."""
     try:
         step, number, what = _parts(report)
-        return _in_job(_sentence(step, number, what, created), _UNDONE.get(step, _OPEN), number)
+        hint = _hint(what) if has_space else ""
+        text = _sentence(step, number, what, user or "its user", hint)
     except (ValueError, LookupError):
-        return failure(DIED, None)
-
-
-def of_error(error: BaseException) -> Record:
-    """Return the failure of a job's own process that has met this error."""
-    if isinstance(error, DirectoryFailed):
-        return failure(str(error), Shortage(JOB, DIRECTORY))
-    number = errno.ENOMEM if isinstance(error, MemoryError) else getattr(error, "errno", 0)
-    return _in_job(explain(error), _BECOME, number)
-
-
-def _in_job(text: str, undone: str, number: int) -> Record:
-    """Return a failure of a job's own process: the text, unless this error is a shortage."""
-    resource = RESOURCES.get(number)
-    is_of_files = undone in _OF_FILES
-    if resource is None or (is_of_files and resource == PROCESSES):
-        return failure(text[:MAX_TEXT], None)
+        return Failure(DIED)
+    undone, resource = _UNDONE.get(step, _OPEN), RESOURCES.get(number)
+    if resource is None or (undone in _OF_FILES and resource == PROCESSES):
+        return Failure(text[:MAX_TEXT])
     text = f"{undone}: {_IN_WORDS[resource]} ({errno.errorcode[number]})"
-    return failure(text, Shortage(JOB, resource))
+    return Failure(text, Whose.JOB, resource)
 
 
-def explain(error: BaseException) -> str:
-    """Return why a job could not be started, in a sentence for its submitter."""
-    match error:
-        case Denied() | DirectoryFailed():
-            return str(error)
-        case OSError():
-            return f"it could not be set up: {error.strerror}"
-        case MemoryError():
-            return "it could not be set up: out of memory"
-        case LimitFailed():
-            return f"it could not be set up: {error}"
-        case _:
-            return f"it could not be set up: {error!r}"
+def _hint(path: str) -> str:
+    """Return a sentence for the user of a path that does not exist in the job's private space, or
+    "" if the private space cannot be the reason."""
+    place = private_place(path)
+    return f"; each job has a {place} of its own here ([enforcement] private_tmp)" if place else ""
 
 
-def unreadable(why: object) -> str:
+def _unreadable(why: str) -> str:
     return f"what it is to run cannot be read: {why}"
 
 
@@ -173,21 +174,19 @@ def _no_keyring(why: str) -> str:
     return f"it can have no session keyring of its own: {why}"
 
 
-def _sentence(step: str, number: int, what: str, created: Record) -> str:
+def _sentence(step: str, number: int, what: str, user: str, hint: str) -> str:
     """Return why a job's own process could not do a step. Raises LookupError."""
     why = os.strerror(number)
-    hint = "" if created.get("space") is None else private_tmp.hint(what)
-    user = created.get("user") or "its user"
     unwritten = f"{user} cannot write the output file {what}"
     late = "timed out" if number == errno.ETIMEDOUT else f"[Errno {number}] {why}"
     no_interpreter = f"the script {what} names an interpreter in its first line that is not there"
     return {
         "stack": _OVERWRITTEN,
         "setting": f"it could not be set up: {why}",
-        "regained": identity.REGAINED,
+        "regained": "root's rights could be had back after they were dropped",
         "keyring": _no_keyring(why),
         "space": f"{_NO_SPACE}: {why}",
-        "payload": unreadable(what),
+        "payload": _unreadable(what),
         "directory": f"{user} cannot enter {what}: {why}{hint}",
         "output": f"{unwritten}: {why}",
         "pipe": f"{unwritten}: nobody reads this pipe",
