@@ -208,7 +208,7 @@ class Launcher(Performer[LocalAttempt]):
         )
         self._gpu_meter = GpuMeter(background, self._selector, self.port.send)
         #: Parts with work that is due at some time.
-        self._timed = (self._sweeps, self._gpu_meter, self._directory)
+        self._timed = (self._sweeps, self._directory)
         self._key_files: KeyFiles | None = None
         if self.keys is not None and self.keys_dir is not None:
             self._key_files = KeyFiles(self.keys_dir, self.keys, self._accounts)

@@ -627,6 +627,34 @@ async def test_gpus_are_measured_where_the_configuration_has_some(bench):
         assert b.taken() == [{**_MEASURE, "on": False}]
 
 
+async def test_a_process_that_measures_no_gpus_is_ended_and_another_started_later(
+    bench, monkeypatch
+):
+    """Its driver may hang, or be loaded later."""
+    monkeypatch.setattr(link_module, "GPUS_SILENT_S", 0.05)
+    async with bench(present=False) as b:
+        b.engine.adopt(with_gpus(0, 1))
+        await b.launcher.start()
+        await b.ready()
+        orders: list[Message] = []
+
+        def are_ordered() -> bool:
+            orders.extend(b.taken())
+            return len(orders) >= 4
+
+        await until(are_ordered)
+        assert orders[:4] == [LIST, _MEASURE, {**_MEASURE, "on": False}, _MEASURE]
+        # One that measures is left alone.
+        for _ in range(20):
+            await b.report(measured())
+            await asyncio.sleep(0.01)
+        b.taken()
+        for _ in range(20):
+            await b.report(measured())
+            await asyncio.sleep(0.01)
+        assert b.taken() == []
+
+
 async def test_a_user_who_keeps_asking_has_the_launcher_write_keys_seldom(bench, monkeypatch):
     """Each order is a process of root's."""
     async with bench() as b:

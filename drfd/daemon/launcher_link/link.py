@@ -69,6 +69,9 @@ _COMING_UP_S = 2.0
 RELIST_S = 1.0
 #: Seconds for which files of ended attempts are left, so that many are removed by one order.
 _REMOVE_FILES_S = 0.1
+#: Seconds without a measurement of GPUs after which the process that measures is ended, and then
+#: until another is started.
+GPUS_SILENT_S = 30.0
 #: Seconds until a user's key, if it is not there, is ordered again.
 _KEY_PAUSE_S = 0.5
 #: Seconds in one round of the loop after which no further launches are made in it, and seconds
@@ -159,6 +162,10 @@ class Link:
         self.wire: Wire | None = None
         #: The pending repetition of the list after a failure of the journal.
         self._relist: asyncio.TimerHandle | None = None
+        #: The next look whether GPUs are measured; whether that was ordered, and whether a line has
+        #: come since the last look.
+        self._gpu_watch: asyncio.TimerHandle | None = None
+        self._measures = self._has_measured = False
         #: Number → the pending answer to an order to move a process into a job.
         self._execs: dict[int, asyncio.Future[str | None]] = {}
         self._exec_count = 0
@@ -273,8 +280,9 @@ class Link:
 
     def _disconnect(self) -> None:
         was_ready, self.state = self.is_ready(), LinkState.AWAY
-        if self._relist is not None:
-            self._relist.cancel()
+        for timer in (self._relist, self._gpu_watch):
+            if timer is not None:
+                timer.cancel()
         for task in self._tasks:
             task.cancel()
         for answer in self._execs.values():
@@ -314,6 +322,8 @@ class Link:
             # A launcher that has greeted measures none.
             if self._has_gpus():
                 self.measure_gpus()
+            self._has_measured = True
+            self._watch_gpus()
 
     # -- orders -----------------------------------------------------------------------------------
 
@@ -336,7 +346,18 @@ class Link:
 
     def measure_gpus(self) -> None:
         """Have the launcher measure GPUs, if the configuration has them, or stop doing so."""
-        self.send(protocol.MeasureGpusOrder(self._has_gpus()))
+        self._measures = self._has_gpus()
+        self.send(protocol.MeasureGpusOrder(self._measures))
+
+    def _watch_gpus(self) -> None:
+        """Have the process that measures GPUs ended if it is silent, and later another started:
+        its driver may hang, or be loaded only now."""
+        if self._has_gpus() and not self._has_measured:
+            self._measures = not self._measures
+            self.send(protocol.MeasureGpusOrder(self._measures))
+        self._has_measured = False
+        loop = asyncio.get_running_loop()
+        self._gpu_watch = loop.call_later(GPUS_SILENT_S, self._watch_gpus)
 
     def _has_gpus(self) -> bool:
         return bool(dict(self._engine.rules.axes.instances).get(GPU))
@@ -526,6 +547,7 @@ class Link:
     def _take_report(self, report: messages.Report) -> None:
         match report:
             case messages.GpusReport():
+                self._has_measured = True
                 self._do_later(self._take_gpus(report))
             case messages.ListedReport():
                 self._reconcile(report.owners)

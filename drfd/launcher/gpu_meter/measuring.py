@@ -31,7 +31,7 @@ def main(words: Sequence[str], own: tuple[int, int]) -> None:
     except Unmeasured as error:
         _write(encode(why=str(error)))
     except Exception as error:
-        # Whatever a driver's library does: the launcher starts this process again.
+        # Whatever a driver's library does: the controller has another process started later.
         _write(encode(why=f"{type(error).__name__}: {error}"))
         raise SystemExit(1) from None
 

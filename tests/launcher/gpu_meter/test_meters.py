@@ -347,9 +347,6 @@ class Stage:
         monkeypatch.setattr(supervision, "is_present", lambda: True)
         self.meter = GpuMeter(self.background, self.selector, self.reports.append)
         self._patch = monkeypatch
-        monkeypatch.setattr(supervision, "_PAUSE_S", 0.01)
-        monkeypatch.setattr(supervision, "_MAX_PAUSE_S", 0.05)
-        self.meter._pause_s = 0.01
 
     def begin(self, script: str) -> None:
         """Have a shell do this in place of the program."""
@@ -373,13 +370,11 @@ class Stage:
             self.turn()
 
     def turn(self) -> None:
-        pause_s = self.meter.pause_s()
-        chosen = self.selector.select(0.05 if pause_s is None else min(0.05, pause_s))
+        chosen = self.selector.select(0.05)
         before_s = time.monotonic()
         for key, _ in chosen:
             if key.fd in self.selector.get_map():
                 key.data()
-        self.meter.run_due()
         self.longest_turn_s = max(self.longest_turn_s, time.monotonic() - before_s)
 
     def end(self) -> None:
@@ -400,18 +395,6 @@ def stage(tmp_path, monkeypatch) -> Iterator[Stage]:
 HANG = "exec sleep 600"
 
 
-@pytest.mark.slow
-def test_a_silent_process_is_killed_and_replaced(stage, monkeypatch, caplog):
-    """It is logged once."""
-    monkeypatch.setattr(supervision, "SILENT_S", 0.05)
-    stage.begin(HANG)
-    stage.run_until(lambda: len(stage.pids) >= 3)
-    stage.run_until(lambda: not lives(stage.pids[0]))
-    assert [record.message for record in caplog.records] == [
-        "event=gpu-meter-replaced error=it was silent for 0 s"
-    ]
-
-
 @pytest.mark.parametrize(
     "script",
     [
@@ -421,10 +404,12 @@ def test_a_silent_process_is_killed_and_replaced(stage, monkeypatch, caplog):
     ],
     ids=["endless", "closed", "dead"],
 )
-def test_a_process_of_no_use_is_replaced(stage, script):
+def test_a_process_of_no_use_is_killed_and_the_next_order_starts_another(stage, script):
     stage.begin(script)
-    stage.run_until(lambda: len(stage.pids) >= 3)
-    stage.run_until(lambda: not lives(stage.pids[0]))
+    stage.run_until(lambda: stage.pids and not stage.background._live)
+    stage.meter.turn(False)
+    stage.meter.turn(True)
+    stage.run_until(lambda: len(stage.pids) == 2)
     assert stage.reports == []
 
 
@@ -444,17 +429,18 @@ def test_a_flood_of_lines_costs_one_report_a_second(stage):
     assert len(stage.pids) == 1
 
 
-@pytest.mark.slow
 def test_a_process_that_cannot_be_killed_is_replaced_when_it_has_ended(stage, monkeypatch):
     """A driver's call that does not return: the kill stays without effect until it does."""
-    monkeypatch.setattr(supervision, "SILENT_S", 0.02)
     kills: list[int] = []
     monkeypatch.setattr(stage.background, "kill", kills.append)
     stage.begin(HANG)
-    stage.run_until(lambda: kills)
-    stage.run_for(0.2)
-    assert (len(stage.pids), len(kills), stage.meter.pause_s()) == (1, 1, None)
+    stage.run_until(lambda: stage.pids)
+    stage.meter.turn(False)
+    stage.meter.turn(True)
+    assert kills == stage.pids == [*stage.background._live]
     os.kill(kills[0], signal.SIGKILL)
+    stage.run_until(lambda: not stage.background._live)
+    stage.meter.turn(True)
     stage.run_until(lambda: len(stage.pids) == 2)
 
 
@@ -466,7 +452,7 @@ def test_when_it_is_turned_off_reports_and_process_end_at_once(stage):
     count = len(stage.reports)
     stage.run_until(lambda: not lives(stage.pids[0]))
     stage.run_for(0.1)
-    assert (len(stage.reports), len(stage.pids), stage.meter.pause_s()) == (count, 1, None)
+    assert (len(stage.reports), len(stage.pids)) == (count, 1)
     stage.meter.turn(True)
     stage.run_until(lambda: len(stage.reports) > count)
 
