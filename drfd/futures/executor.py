@@ -473,7 +473,7 @@ def _last_errors(job: JobInfo) -> list[str]:
     # A job that never started has written nothing: what its path holds is from another one.
     if job.stderr is not None and job.started_at is not None:
         with suppress(OSError, Refused):
-            data = last_bytes(job.stderr, _BYTES) or b""
+            data = last_bytes(job.stderr, os.getuid(), _BYTES) or b""
             return data.decode(errors="replace").splitlines()[-_LINES:]
     return []
 

@@ -16,7 +16,7 @@ from cli.test_show import ARRAY
 def output(daemon, job, tmp_path) -> Path:
     """The path of the job's output, which the daemon tells; nothing is there yet."""
     path = tmp_path / "job.out"
-    shown = job(stdout=str(path), stderr=str(tmp_path / "job.err"))
+    shown = job(uid=os.getuid(), stdout=str(path), stderr=str(tmp_path / "job.err"))
     daemon.replies = {"show": {"job": shown, "events": []}}
     return path
 
@@ -27,7 +27,8 @@ def outputs(daemon, job, tmp_path) -> dict[int, Path]:
     paths = {number: tmp_path / f"{number}.out" for number in (7, 42, 100)}
     daemon.replies = {
         "show": lambda request: {
-            "job": job(id=request["id"], stdout=str(paths[request["id"]])), "events": []
+            "job": job(id=request["id"], uid=os.getuid(), stdout=str(paths[request["id"]])),
+            "events": [],
         }
     }  # fmt: skip
     return paths
@@ -246,7 +247,10 @@ def test_following_a_job_that_waits_says_why_and_shows_what_it_has_written(
 ):
     why = {"code": "RESOURCES", "text": "needs 8 cores"}
     waiting = {"state": "PENDING", "started_at": None, "stdout": str(output), "reason": why}
-    daemon.replies["show"] = {"job": job(attempts=attempts, **waiting), "events": []}
+    daemon.replies["show"] = {
+        "job": job(uid=os.getuid(), attempts=attempts, **waiting),
+        "events": [],
+    }
     if attempts:
         output.write_bytes(b"text\n")
     process = spawn("log", "-f", "42")
@@ -272,7 +276,7 @@ def test_following_a_job_that_waits_says_why_and_shows_what_it_has_written(
 )  # fmt: skip
 def test_following_ends_with_how_the_job_ended(drf, output, daemon, job, changes, text, code, said):
     """Also over a restart of the daemon."""
-    over = job(stdout=str(output), **changes)
+    over = job(uid=os.getuid(), stdout=str(output), **changes)
     daemon.replies = {
         "show": {"job": over, "events": []},
         "wait": [None, {"done": True, "ended": [over] if changes else []}],

@@ -141,6 +141,20 @@ def test_output_through_a_link_goes_where_the_user_may_write_and_nowhere_else(
     goes_on(instance, other, homes[1])
 
 
+def test_an_administrator_reads_no_file_of_others_through_an_output(instance, users, homes):
+    attacker, home = users[0].pw_uid, homes[0]
+    secret = instance.root / "secret"
+    secret.write_text("root's own\n")
+    secret.chmod(0o600)
+    job = instance.ended("-o", "out", "--", "echo", "mine", user=attacker, cwd=home)
+    assert instance.drf("log", job["id"]).stdout == "mine\n"
+    (home / "out").unlink()
+    (home / "out").symlink_to(secret)
+    done = instance.drf("log", job["id"], check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "is not a file of the job's user" in done.stderr
+
+
 def test_output_into_pipes_devices_and_directories_holds_nobody_up(instance, users, homes):
     attacker, home = users[0].pw_uid, homes[0]
     os.mkfifo(home / "pipe", 0o666)

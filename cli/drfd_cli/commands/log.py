@@ -71,6 +71,7 @@ def command(
     tails = {
         job["id"]: Tail(
             job["stderr" if err else "stdout"] or "",
+            job["uid"],
             lines,
             plain if len(jobs) == 1 else Prefixed(label(job), is_coloured=output.has_colour()),
         )
@@ -202,10 +203,13 @@ def _follow(client: Connection, jobs: list[JobView], tails: dict[int, Tail]) -> 
 class Tail:
     """Copies a file to stdout, with each call the part that is new."""
 
-    def __init__(self, path: str, lines: int | None, write: Callable[[bytes], None]) -> None:
-        """`write` is called with each piece. The first call of `copy` begins with the last `lines`
-        lines of the file, or at its beginning if `lines` is None."""
+    def __init__(
+        self, path: str, uid: int, lines: int | None, write: Callable[[bytes], None]
+    ) -> None:
+        """`uid`: the job's user. `write` is called with each piece. The first call of `copy` begins
+        with the last `lines` lines of the file, or at its beginning if `lines` is None."""
         self.path = path
+        self._uid = uid
         self._lines = lines
         self._write = write
         self._file: BinaryIO | None = None
@@ -240,7 +244,7 @@ class Tail:
 
     def _open(self) -> bool:
         """Open the file. Returns False if it does not exist (yet)."""
-        fd = open_file(self.path)
+        fd = open_file(self.path, self._uid)
         if fd is None:
             return False
         file = open(fd, "rb")  # noqa: SIM115  # it stays open between calls
@@ -360,10 +364,10 @@ def output_of(job: JobView, *, errors: bool) -> tuple[str, str]:
     return path, "not started yet" if job["outcome"] is None else ended
 
 
-def tail_of(path: str, most_bytes: int, most_lines: int) -> tuple[list[str], str]:
-    """Return the last lines of a file, and why there are none, or ""."""
+def tail_of(path: str, uid: int, most_bytes: int, most_lines: int) -> tuple[list[str], str]:
+    """Return the last lines of a file of this user's job, and why there are none, or ""."""
     try:
-        data = last_bytes(path, most_bytes)
+        data = last_bytes(path, uid, most_bytes)
     except Refused as error:
         return [], str(error)
     if data is None:

@@ -188,7 +188,7 @@ def last_errors(job: JobView) -> Sequence[str]:
     # A job that never started has written nothing: what its path holds is from another one.
     if path is None or job["started_at"] is None or job["uid"] != os.getuid():
         return []
-    lines = [output.clean(line).rstrip() for line in tail_of(path, _BYTES, _BYTES)[0]]
+    lines = [output.clean(line).rstrip() for line in tail_of(path, job["uid"], _BYTES, _BYTES)[0]]
     return [line for line in lines if line][-_LINES:]
 
 

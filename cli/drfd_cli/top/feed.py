@@ -74,7 +74,7 @@ def fetch_detail(
     if "job" in show:
         path, problem = output_of(show["job"], errors=errors)
         if not problem:
-            lines, problem = tail_of(path, _TAIL_BYTES, _TAIL_LINES)
+            lines, problem = tail_of(path, show["job"]["uid"], _TAIL_BYTES, _TAIL_LINES)
     return label, errors, Detail(show, why, why_s, tuple(lines), path, problem, errors)
 
 
@@ -145,7 +145,7 @@ def find_output(connection: Connection, look: Look) -> FoundOutput | ActionResul
         return ActionResult(_OF_EACH_TASK, is_bad=True)
     path, problem = output_of(show["job"], errors=look.errors)
     try:
-        fd = None if problem else open_file(path)
+        fd = None if problem else open_file(path, show["job"]["uid"])
     except Refused as error:
         return ActionResult(str(error), is_bad=True)
     if fd is None:

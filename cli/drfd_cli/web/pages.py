@@ -264,7 +264,9 @@ def _job(asked: Connection, text: str, *, has_why: bool) -> dict[str, object]:
 def _output(job: JobView, *, errors: bool) -> dict[str, object]:
     """Return the last lines of an output file, or in `note` why there are none."""
     path, note = output_of(job, errors=errors)
-    lines, note = ([], note) if note else tail_of(path, _TAIL_BYTES, _TAIL_LINES)
+    lines = list[str]()
+    if not note:
+        lines, note = tail_of(path, job["uid"], _TAIL_BYTES, _TAIL_LINES)
     return {"path": path or None, "lines": lines, "note": note}
 
 

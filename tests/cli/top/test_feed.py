@@ -49,7 +49,7 @@ def connection(daemon) -> Iterator[Connection]:
 
 def shown_job(path: Path, **changes: Any) -> dict[str, Any]:
     show, _ = replies()
-    return {**show, "job": {**show["job"], "stdout": str(path), **changes}}
+    return {**show, "job": {**show["job"], "uid": os.getuid(), "stdout": str(path), **changes}}
 
 
 def test_silence_is_told_with_how_long_it_lasts():
@@ -163,6 +163,7 @@ def test_a_page_has_what_is_known_of_the_job_and_the_end_of_its_output(
         ("", {}, "cannot read {}: Is a directory"),
         # An output without an end does not keep the view.
         ("/dev/zero", {}, "the output went to /dev/zero, which is no file that keeps it"),
+        ("/etc/passwd", {"uid": 4_001_001}, "/etc/passwd is not a file of the job's user"),
     ],
 )
 def test_why_there_is_no_output_is_said(

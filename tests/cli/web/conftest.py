@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import json
+import os
 import subprocess
 import time
 from dataclasses import dataclass, field
@@ -125,7 +126,7 @@ def output(tmp_path) -> Path:
 def lab(daemon, output) -> CannedDaemon:
     """A daemon with three jobs, of which 40 has a curve and an output, and ended ones."""
     show, why = copy.deepcopy(replies())
-    show["job"] |= {"stdout": str(output), "stderr": None}
+    show["job"] |= {"uid": os.getuid(), "stdout": str(output), "stderr": None}
     past = [
         ended(39, "alice", "FAILED", exit_code=3,
               outcome={"code": "FAILED", "text": "exit code 3"}),
