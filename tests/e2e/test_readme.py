@@ -251,54 +251,6 @@ def test_jupyter_says_how_to_reach_it(instance, shell):
     assert server == f"jupyter lab --no-browser --port {port}"
 
 
-#: The beginning of the script that Nextflow submits for a process.
-NEXTFLOW = """\
-#!/bin/bash
-#SBATCH -J nf-align_(1)
-#SBATCH -o {work}/.command.log
-#SBATCH --no-requeue
-#SBATCH --signal B:USR2@30
-#SBATCH -c 2
-#SBATCH -t 01:00:00
-#SBATCH --mem 64M
-"""
-
-
-def test_nextflows_command_lines_do_what_they_do_on_slurm(instance, shell):
-    """By a stand-in: it submits in the directory of the process, takes the number from the answer,
-    asks for the states of all its jobs, and cancels those that are left."""
-    shell("drf slurm-names bin")
-
-    def slurm(line: str) -> str:
-        done = shell(f"PATH=$PWD/bin:$PATH; {line}")
-        assert (done.returncode, done.stderr) == (0, "")
-        return str(done.stdout)
-
-    def submit(name: str, line: str) -> str:
-        place = instance.work / name
-        place.mkdir()
-        (place / ".command.run").write_text(f"{NEXTFLOW.format(work=place)}{line}\n")
-        said = slurm(f"cd {name} && sbatch .command.run")
-        return re.fullmatch(r"Submitted batch job (\d+)\n", said)[1]
-
-    def state(job_id: str) -> str:
-        lines = slurm("squeue --noheader -o '%i %t' -t all -u $(id -un)").splitlines()
-        return dict(line.split() for line in lines)[job_id]
-
-    good, bad, long = submit("a", "pwd"), submit("b", "exit 3"), submit("c", "sleep 600")
-    job = instance.show(int(long))
-    assert (job["demand"]["cores"], job["demand"]["memory"], job["time_limit_s"]) == (
-        2,
-        64 << 20,
-        3600,
-    )
-    for job_id, code in ((good, "CD"), (bad, "F"), (long, "R")):
-        wait_for(code, lambda i=job_id, c=code: state(i) == c, show=lambda i=job_id: state(i))
-    assert (instance.work / "a" / ".command.log").read_text() == f"{instance.work}/a\n"
-    slurm(f"scancel {long}")
-    wait_for("its end", lambda: state(long) == "CA", show=lambda: state(long))
-
-
 # -- several machines ----------------------------------------------------------------------------
 
 #: The first two jobs of the tour fit on the first node of Slurm's alone.

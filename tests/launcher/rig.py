@@ -585,10 +585,6 @@ class Controller:
         assert about == {"report": kind, **facts}, report
         return report
 
-    def forget_reports(self) -> None:
-        """A report that was heard before counts as new."""
-        self._seen.clear()
-
     def is_dropped(self) -> bool:
         """Whether the launcher has ended this connection and said nothing more."""
         try:

@@ -156,24 +156,6 @@ def test_a_number_that_no_attempt_can_be_called_by_is_refused(field, value):
     assert attempt_files.cgroup_key(attempt_files.cgroup_name(highest.key)) == highest.key
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        *(("limits", field) for field in LIMITS),
-        *(("limits", "disks", 1, field) for field in (*RATES, "device")),
-    ],
-    ids=str,
-)
-def test_an_order_with_a_field_missing_is_refused(path):
-    """A limit that nobody named would be one that nobody enforces."""
-    refused(put(*path, value=GONE))
-
-
-@pytest.mark.parametrize("path", [(), ("limits",), ("limits", "disks", 0)], ids=str)
-def test_a_field_that_nobody_knows_is_refused(path):
-    refused(put(*path, "nice", value=1))
-
-
 #: Of a path that no file of the kernel could be in.
 LONG = "of-" + "a" * 200
 DEVICES = {"hidden": [], "numa_nodes": [], "memory": []}
@@ -182,8 +164,10 @@ DEVICES = {"hidden": [], "numa_nodes": [], "memory": []}
 #: place of a script's modules, into everybody's jobs by a variable.
 REFUSED: list[tuple[tuple[str | int, ...], list[Any]]] = [
     *(((field,), WRONG_FOR_A_NUMBER) for field in NUMBERS),
-    *((("limits", field), WRONG_FOR_A_NUMBER) for field in LIMITS),
-    *((("limits", "disks", 0, field), WRONG_FOR_A_NUMBER) for field in RATES),
+    # A limit that nobody named would be one that nobody enforces.
+    *((("limits", field), [*WRONG_FOR_A_NUMBER, GONE]) for field in LIMITS),
+    *((("limits", "disks", 1, field), [*WRONG_FOR_A_NUMBER, GONE]) for field in RATES),
+    *(((*path, "nice"), [1]) for path in ((), ("limits",), ("limits", "disks", 0))),
     (("name",), [*WRONG_FOR_A_TEXT, "a\0b", "x" * 257]),
     (("user",), [*WRONG_FOR_A_TEXT, "", "a\nb", "x" * 257]),
     (("journal",), [*WRONG_FOR_A_TEXT, "", "0" * 31, "G" * 32, "0" * 32 + "\n"]),
@@ -194,7 +178,7 @@ REFUSED: list[tuple[tuple[str | int, ...], list[Any]]] = [
         [None, "of-a", ["job-1-1"], ["of-"], ["of-a/.."], ["of-a\n"], [1], [LONG] * 19],
     ),
     (("limits", "disks"), [None, {}, "8:0", [None], ["8:0"], [[]]]),
-    (("limits", "disks", 0, "device"), [*WRONG_FOR_A_TEXT, "", "sda", "8", "8:0 1", "*:*"]),
+    (("limits", "disks", 0, "device"), [*WRONG_FOR_A_TEXT, GONE, "", "sda", "8", "8:0 1", "*:*"]),
     (("variables",), [None, [], "A=1", 1]),
     (("variables", "DRF_JOB_ID"), [*WRONG_FOR_A_TEXT, "a\0b", "x" * 20_000, "$(id)", "a\n", "'"]),
     *(

@@ -685,15 +685,6 @@ def test_a_parent_that_has_vanished_is_no_fault_of_the_job(kernel):
     assert kernel.place.leftovers() == []
 
 
-def test_a_cgroup_that_is_there_already_is_not_taken_over(kernel):
-    """Its limits and peaks would be an earlier run's, and its processes."""
-    kernel.create()
-    kernel.inhabit(1)
-    with pytest.raises(LimitFailed, match="job-41-2: File exists"):
-        kernel.create(limits(9000))
-    assert kernel.read(kernel.MEMORY_FILE) == str(64 << 20)
-
-
 # -- entering -------------------------------------------------------------------------------
 
 
@@ -1000,11 +991,6 @@ V2 = {
 }
 
 
-@pytest.fixture
-def place(tmp_path) -> Path:
-    return tmp_path
-
-
 def fill(place: Path, files: dict[str, str]) -> None:
     for name, text in files.items():
         (place / name).write_text(text)
@@ -1020,15 +1006,15 @@ def v2(place: Path) -> Mapping[str, int]:
 
 
 @pytest.mark.parametrize(("limit", "hits"), [("4096\n", None), ("8192\n", 0)])
-def test_a_limit_that_was_reached_and_never_hit_is_not_believed(place, limit, hits):
-    fill(place, {**V1, "memory.failcnt": "0\n", "memory.limit_in_bytes": limit})
-    assert v1(place).get("limit_hits") == hits
+def test_a_limit_that_was_reached_and_never_hit_is_not_believed(tmp_path, limit, hits):
+    fill(tmp_path, {**V1, "memory.failcnt": "0\n", "memory.limit_in_bytes": limit})
+    assert v1(tmp_path).get("limit_hits") == hits
 
 
-def test_what_has_vanished_is_unknown_and_not_zero(place):
-    assert v1(place / "gone") == {}
+def test_what_has_vanished_is_unknown_and_not_zero(tmp_path):
+    assert v1(tmp_path / "gone") == {}
     assert counters_v1({}) == []
-    assert v2(place / "gone") == {}
+    assert v2(tmp_path / "gone") == {}
 
 
 @pytest.mark.parametrize(
@@ -1042,10 +1028,10 @@ def test_what_has_vanished_is_unknown_and_not_zero(place):
     ],
 )
 @pytest.mark.parametrize("text", [None, "what is this?\n", ""])
-def test_a_file_that_is_missing_or_strange_hides_only_its_own(place, name, lost, text):
-    fill(place, V2)
-    whole = v2(place)
-    (place / name).unlink()
+def test_a_file_that_is_missing_or_strange_hides_only_its_own(tmp_path, name, lost, text):
+    fill(tmp_path, V2)
+    whole = v2(tmp_path)
+    (tmp_path / name).unlink()
     if text is not None:
-        (place / name).write_text(text)
-    assert v2(place) == {key: whole[key] for key in whole if key not in lost}
+        (tmp_path / name).write_text(text)
+    assert v2(tmp_path) == {key: whole[key] for key in whole if key not in lost}

@@ -366,7 +366,6 @@ NODES = some.builds(
 )
 #: As the kernel names them: mknod, read, write, and combinations.
 ACCESSES = some.integers(1, 7)
-GPU = DeviceNode(CHARACTER, 195, 0)
 
 
 def run(program: bytes, node: DeviceNode, access: int) -> int:
@@ -414,9 +413,3 @@ def test_the_program_depends_on_the_set_alone(hidden):
     program = device_program(hidden)
     assert program == device_program([*reversed(hidden), *hidden])
     assert length(program) == 4 + 5 * len(set(hidden)) + 2
-
-
-def test_the_other_kind_and_the_other_numbers_of_a_device_are_others():
-    program = device_program([GPU])
-    near = [GPU._replace(kind=BLOCK), GPU._replace(major=1), GPU._replace(minor=1)]
-    assert [run(program, node, 7) for node in (GPU, *near)] == [0, 1, 1, 1]
