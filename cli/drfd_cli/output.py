@@ -527,10 +527,10 @@ class Column:
     squeue: str = ""
     sacct: str = ""
 
-    def cell(self, view: Any) -> object:
+    def cell(self, view: Any, *, missing: str = "-") -> object:
         """Return what people see of a row."""
         text = self.show(view)
-        return "-" if text is None else text
+        return missing if text is None else text
 
     def word(self, view: Any) -> object:
         """Return what programs get of a row; None if it is unknown."""

@@ -266,16 +266,12 @@ def _print_table(reply: ReportReply) -> None:
         for name in total["gres_ms"]
     }
     columns = picked({**REPORT, **hours}, keys)
-    sums = [("all others", reply["others"])] if reply["others"] is not None else []
+    sums: list[tuple[str, AccountView]] = []
+    sums += [("all others", reply["others"])] if reply["others"] is not None else []
     sums += [("in all", total)] if len(reply["rows"]) + len(sums) > 1 else []
-    # Sums have no keys, and no curves.
-    own = {*_KEYS[by], *(f"curve_{kind}" for kind in _CURVES)}
-    summed = [each for each in columns if each.key not in own]
-    below = (
-        {**{each.title: each.cell(row) for each in summed}, columns[0].title: name}
-        for name, row in (sums if columns[0].key in _KEYS[by] else ())
-    )
-    print_items(columns, reply["rows"], below=below)
+    # Sums have no keys of their own.
+    naming = columns[0].key if columns[0].key in _KEYS[by] else ""
+    print_items(columns, reply["rows"], sums, naming=naming)
     for row in reply["rows"]:
         if row["advice"] is not None and (by == "name" or len(reply["rows"]) == 1):
             whose = f"{output.clean(row['name'])} ({output.clean(row['user'])})"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from drfd.common.units import PLAIN_AXES, Axis, show_share_hours, show_size
+from drfd.common.units import DISK_AXES, PLAIN_AXES, Axis, show_share_hours
 from drfd_cli import output
 from drfd_cli.options import colour_option, connect, prints_result
 from drfd_cli.output import Column, Result
@@ -88,21 +88,15 @@ def _show(reply: SharesReply) -> None:
     for notice in output.drain_notices(reply):
         output.say(notice)
     columns = picked(POOLS, _SHOWN)
-    title = POOLS["path"].title
-    external = reply.get("external")
-    below: list[dict[str, object]] = []
-    if external is not None:
-        kept = external["kept"]
-        cores, memory = output.number(kept["cores"]), show_size(kept["memory"])
-        below.append({title: "outside", "CORES": cores, "MEM": memory, "IO R/W": "-"})
+    below: list[tuple[str, object]] = []
+    if external := reply.get("external"):
+        below.append(("outside", {"usage": {**dict.fromkeys(DISK_AXES, 0), **external["kept"]}}))
     for name, amount in (("free", reply["free"]), ("capacity", reply["capacity"])):
-        counts = {each: amount.get("gres", {}).get(each, 0) for each in reply["capacity"]["gres"]}
-        cores, memory = output.show_cores_of(amount), show_size(amount["memory"])
-        gres, io = output.show_gres(counts), output.show_io(amount)
-        below.append({title: name, "CORES": cores, "MEM": memory, "IO R/W": io, "GRES": gres})
-        for disk, rates in amount.get("disks", {}).items():
-            below.append({title: f"  disk {disk}", "IO R/W": output.show_io(rates)})
-    print_items(columns, reply["nodes"], below=below if POOLS["path"] in columns else ())
+        gres = {each: amount["gres"].get(each, 0) for each in reply["capacity"]["gres"]}
+        below.append((name, {"usage": {**amount, "gres": gres}}))
+        disks = amount.get("disks", {}).items()
+        below += ((f"  disk {disk}", {"usage": rates}) for disk, rates in disks)
+    print_items(columns, reply["nodes"], below, naming="path")
     for hourly in reply.get("limit_hours", ()):
         output.tell(hourly["text"])
 

@@ -96,7 +96,11 @@ def column(
 
 def amounts(of: str, **more: Any) -> list[Column]:
     """Return the columns of the amounts in the object `of` of a view, one for each resource."""
-    cores = as_text(lambda view: view.get(of), output.show_cores_of)
+
+    def cores(view: Any) -> str | None:
+        amount = view.get(of)
+        return output.show_cores_of(amount) if amount and "cores" in amount else None
+
     return [
         Column("CORES", cores, "cores", at("cores", of), is_right=True, **more),
         *(

@@ -7,7 +7,7 @@ wider than the screen leaves out columns by rank, then cuts words before numbers
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -257,13 +257,24 @@ def echo(lines: Iterable[str]) -> None:
 
 
 def print_items(
-    columns: Iterable[Column], items: Iterable[Any], below: Iterable[Mapping[str, object]] = ()
+    columns: Iterable[Column],
+    items: Iterable[Any],
+    below: Iterable[tuple[str, Any]] = (),
+    *,
+    naming: str = "",
 ) -> None:
-    """Print a table with a row for each item, and below them rows of which the cells are given by
-    their headings."""
+    """Print a table with a row for each item, and below them rows of items that have only some of
+    the values, with their names in the column of the key `naming`, if it is there."""
     table = TextTable(columns)
     rows = [[column.cell(item) for column in table.columns] for item in items]
-    rows += [[row.get(column.title, "") for column in table.columns] for row in below]
+    if naming in {column.key for column in table.columns}:
+        rows += [
+            [
+                name if column.key == naming else column.cell(item, missing="")
+                for column in table.columns
+            ]
+            for name, item in below
+        ]
     echo([*table.lines_of(rows), ""])
 
 
