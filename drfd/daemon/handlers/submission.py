@@ -233,7 +233,7 @@ def _declared(asked: Demand, defaults: Defaults, disks: Sequence[Disk], cwd: str
     amounts = dict[str, int]()
     for disk in sorted(disks, key=attrgetter("name")) or (None,):
         for name, row in AXES.items():
-            default, keys = getattr(defaults, row.field), [name]
+            default, keys = getattr(defaults, row.field, 0), [name]
             if row.is_of_disks:
                 default = 0 if disk is None else min(default, getattr(disk, row.field))
                 name = f"{name}:{disk.name}" if disk is not None else name
