@@ -64,8 +64,6 @@ class LocalAttempt(Attempt):
     pause_s: float = 0.0
     since_mono_s: float = 0.0
     is_stuck: bool = False
-    #: True while a process ends what keeps the attempt's processes alive.
-    is_being_freed: bool = False
 
     def begin(self) -> None:
         self.pause_s, self.since_mono_s, self.is_stuck = 0.0, time.monotonic(), False

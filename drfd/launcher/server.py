@@ -8,6 +8,7 @@ cgroups.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import resource
 import selectors
@@ -207,6 +208,10 @@ class Launcher(Performer[LocalAttempt]):
             background, min_uid=self.policy.min_uid if self.removes_ipc else None
         )
         self._gpu_meter = GpuMeter(background, self._selector, self.port.send)
+        #: uid → killed processes that stay, each with when it was seen; and from when on a program
+        #: may look for what keeps them (monotonic clock).
+        self._held: dict[int, dict[int, float]] = {}
+        self._next_search_s: dict[int, float] = {}
         #: Parts with work that is due at some time.
         self._timed = (self._sweeps, self._directory)
         self._key_files: KeyFiles | None = None
@@ -715,7 +720,7 @@ class Launcher(Performer[LocalAttempt]):
         # The runner exits by itself once its job is gone, after it has recorded the end.
         if not self.confinement.kill_pass(key, records) or attempt.runner is not None:
             self._try_again(attempt)
-            if attempt.takes_s() > HELD_S and not attempt.is_being_freed:
+            if attempt.takes_s() > HELD_S:
                 self._free(attempt, records)
             return
         reach("remove.before-rmdir")
@@ -745,7 +750,8 @@ class Launcher(Performer[LocalAttempt]):
 
     def _free(self, attempt: LocalAttempt, records: Records | None) -> None:
         """Kill tracers of the attempt's user that keep killed processes from exiting, or their exit
-        from being reported to the runner."""
+        from being reported to the runner. A user's are looked for by one program at a time, and not
+        all the time: processes that wait in the kernel, however many, have no tracer."""
         if records is None or os.getuid() != 0 or not (uid := records.created["uid"]):
             # A debugger of root is an administrator's; a user's own launcher serves only itself.
             return
@@ -754,16 +760,23 @@ class Launcher(Performer[LocalAttempt]):
             # Zombies are in no cgroup, but they are children of the runner.
             held += process.children(runner)
 
-        def freed(status: int) -> None:
-            attempt.is_being_freed = False
-            if os.waitstatus_to_exitcode(status) == HAS_ENDED_SOME:
-                job = attempt.key[0]
-                log.warning("event=tracers-killed job=%d", job, extra=about(job=job))
+        now_s = time.monotonic()
+        seen = self._held.setdefault(uid, {})
+        seen |= dict.fromkeys(held, now_s)
+        if now_s < self._next_search_s.get(uid, 0.0):
+            return
 
-        # Those beyond that number have their turn when these are gone.
-        held = held[:_MOST_HELD]
-        self._background.start(own_program(_TRACERS, uid, records.owner.user or "", *held), freed)
-        attempt.is_being_freed = True
+        def freed(status: int) -> None:
+            self._next_search_s[uid] = time.monotonic() + HELD_S
+            if os.waitstatus_to_exitcode(status) == HAS_ENDED_SOME:
+                log.warning("event=tracers-killed uid=%d", uid)
+
+        # What was seen long ago may be another process by now. Those beyond the number have their
+        # turn when these are gone.
+        pids = [pid for pid, seen_s in seen.items() if seen_s >= now_s - STUCK_S][:_MOST_HELD]
+        self._background.start(own_program(_TRACERS, uid, records.owner.user or "", *pids), freed)
+        self._next_search_s[uid] = math.inf
+        del self._held[uid]
 
     def _unlink(self, attempt: LocalAttempt) -> None:
         """Remove the file, after all else: the attempt is known as long as either exists."""

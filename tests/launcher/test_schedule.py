@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from drfd.common.owner import Owner
-from drfd.launcher import attempt_files
+from drfd.launcher import attempt_files, server
 from drfd.launcher import schedule as module
 from drfd.launcher.attempt import AttemptState
 from drfd.launcher.attempt_files import Key
@@ -205,6 +205,42 @@ def test_after_ten_seconds_it_is_called_stuck_and_only_once(
         clock.now_s += 0.5
     assert stuck == [1010]
     assert launcher._attempts[A].pause_s > KILL_PAUSES_S[1], "no longer each second"
+
+
+def test_killed_processes_of_a_user_that_stay_are_looked_at_together_and_at_times(
+    launcher, directory, place, clock, monkeypatch
+):
+    """For each of hundreds of jobs that waited for a file system a program was started again and
+    again, without an end, and others' jobs took three times as long."""
+    started: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(launcher._background, "start", lambda *given: started.append(given))
+    monkeypatch.setattr(server, "time", clock)
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    monkeypatch.setattr(place, "members", lambda key, attempt: [1000 + key[0]])
+    place.dies = False
+    also = (4, 1)
+    record = attempt_files.created_record(Owner(uid=1001), "this boot", None)
+    os.close(attempt_files.create(directory, also, record))
+    launcher._attempts[also] = LocalAttempt(also, AttemptState.RUNNING, 1001, runner=Runner())
+
+    def looked_at(seconds: int) -> dict[str, set[str]]:
+        """By uid, the processes that programs that begin in this time look at."""
+        before = len(started)
+        for _ in range(4 * seconds):
+            run(launcher)
+            clock.now_s += 0.25
+        words = [command[command.index(server._TRACERS) + 2 :] for command, _ in started[before:]]
+        assert len({uid for uid, *_ in words}) == len(words), "one of each user"
+        return {uid: {*pids} for uid, _, *pids in words}
+
+    for key in (A, B, also):
+        ask(launcher, "kill", key)
+    assert looked_at(3) == {}
+    assert looked_at(15).keys() == {"1001", "1002"}
+    for _, on_end in started:
+        on_end(0)
+    assert looked_at(2) == {}
+    assert looked_at(15) == {"1001": {"1001", "1004"}, "1002": {"1002"}}
 
 
 def test_one_that_is_being_killed_is_not_frozen(launcher, place, reports, clock):
