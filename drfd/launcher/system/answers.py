@@ -124,66 +124,34 @@ def main(words: Sequence[str], own: tuple[int, int]) -> None:
         sys.stdout.write(json.dumps(answer_to(json.load(sys.stdin), own)))
         return
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    is_asked = False
     with socket.socket(fileno=int(words[0])) as questions:
-        while _has_more(questions):
+        while fds := receive(questions, 1, 2)[1]:
             try:
-                _fork_answerer(questions, own)
-                is_asked = False
+                _answer_apart(questions, fds[0], own)
             except OSError as error:
-                if is_asked:
-                    _refuse(questions, error)
-                # Tried again when a question has come.
-                is_asked = not is_asked and bool(questions.recv(1, socket.MSG_PEEK))
+                # Nobody can be asked now.
+                _write(fds[0], {"not_asked": error.errno})
+            for fd in fds:
+                os.close(fd)
 
 
-def _has_more(questions: socket.socket) -> bool:
-    try:
-        return bool(questions.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
-    except BlockingIOError:
-        return True
+def _answer_apart(questions: socket.socket, fd: int, own: tuple[int, int]) -> None:
+    """Answer a question in a process of its own, as the directory may never answer. Whoever asks
+    waits for the end of that process. Raises OSError."""
+    parent = os.getpid()
+    if os.fork() == 0:
+        try:
+            process.die_with(parent)
+            # What the directory's modules do cannot answer for another user.
+            questions.close()
+            question = json.loads(os.pread(fd, MOST_BYTES, 0))
+            signal.alarm(question[0])
+            _write(fd, answer_to(question, own))
+        finally:
+            os._exit(0)
 
 
-def _fork_answerer(questions: socket.socket, own: tuple[int, int]) -> None:
-    """Fork the process that answers the next question, before it comes: a fork takes milliseconds,
-    in which a job would wait. Returns when it has its question. Raises OSError."""
-    asker = os.getpid()
-    out, into = os.pipe()
-    try:
-        if os.fork() == 0:
-            try:
-                process.die_with(asker)
-                os.close(out)
-                fds = receive(questions, 1, 2)[1]
-                questions.close()
-                os.close(into)
-                if len(fds) == 2:
-                    _answer(fds[0], fds[1], own)
-            finally:
-                os._exit(0)
-        os.close(into)
-        into = -1
-        os.read(out, 1)
-    finally:
-        os.close(out)
-        if into >= 0:
-            os.close(into)
-
-
-def _refuse(questions: socket.socket, error: OSError) -> None:
-    """Say of the next question that nobody can be asked now."""
-    fds = receive(questions, 1, 2)[1]
-    if fds:
-        os.ftruncate(fds[0], 0)
-        os.pwrite(fds[0], json.dumps({"not_asked": error.errno}).encode(), 0)
-    for fd in fds:
-        os.close(fd)
-
-
-def _answer(fd: int, done_fd: int, own: tuple[int, int]) -> None:
-    """Replace the question in a file by its answer."""
-    question = json.loads(os.pread(fd, MOST_BYTES, 0))
+def _write(fd: int, answer: object) -> None:
+    """Put the answer in the place of the question."""
     os.ftruncate(fd, 0)
-    signal.alarm(question[0])
-    os.pwrite(fd, json.dumps(answer_to(question, own)).encode(), 0)
-    os.close(done_fd)
+    os.pwrite(fd, json.dumps(answer).encode(), 0)
