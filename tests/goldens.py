@@ -247,7 +247,7 @@ ORDERS: list[Order] = [
     *(protocol.ControlOrder(**_ONE, do=do) for do in get_args(protocol.Control)),
 ]  # fmt: skip
 _NOW = {"at_s": 7.5, "mono_s": 2.5}
-_FAILED = {**_NOT_FOUND, "has_space": False, "limit_hits": 0}
+_FAILED = {**_NOT_FOUND, "has_space": False, "counters": {}}
 REPORTS: list[Message] = [
     {
         "report": "hello", "version": protocol.VERSION, "kind": "none",
@@ -265,6 +265,7 @@ REPORTS: list[Message] = [
         "whose": "machine", "resource": "EAGAIN",
     },
     {"report": "exited", **_ONE, **ENDED},
+    {"report": "exited", **_ONE, **ENDED_BY_RUNNER},
     {"report": "frozen", **_ONE, **_NOW},
     {"report": "exec", **_ONE, **_NOW, "number": 1, "text": "the job does not run any more"},
     {"report": "missing", **_ONE, **_NOW},

@@ -35,6 +35,10 @@ EXEC, GPUS = "exec", "gpus"
 #: The answer of a launcher without root's rights that may not move a process from where it is.
 OUT_OF_REACH = "an ordinary user's launcher cannot move a process of a login session"
 
+#: Reasons why the end of an attempt is not known: the machine was shut down in order, or went down
+#: otherwise; the unit of all jobs was stopped, but not the machine; or only the runner is gone.
+SHUTDOWN, CRASH = "MACHINE_SHUTDOWN", "MACHINE_CRASH"
+STOPPED, RUNNER_GONE = "JOBS_STOPPED", "RUNNER_KILLED"
 #: Seconds that a notification may take in all.
 NOTICE_S = 30.0
 #: What ENOSPC means where a cgroup is made.

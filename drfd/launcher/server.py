@@ -25,12 +25,16 @@ from drfd.launcher import attempt_files, protocol
 from drfd.launcher.attempt import AttemptEvent, AttemptState
 from drfd.launcher.attempt_files import JobsStopRecord, Key, Records
 from drfd.launcher.confinement.bounds import KNOWN_EACH, ProcessBounds, read_most_running
-from drfd.launcher.confinement.interface import Confinement, Ended, LimitFailed
+from drfd.launcher.confinement.interface import Confinement, Counted, LimitFailed
 from drfd.launcher.confinement.processes import living_runner
 from drfd.launcher.gpu_meter.supervision import GpuMeter
 from drfd.launcher.performer import Performer
 from drfd.launcher.port import Policy, Port
 from drfd.launcher.protocol import (
+    CRASH,
+    RUNNER_GONE,
+    SHUTDOWN,
+    STOPPED,
     Assignment,
     ExecOrder,
     Hello,
@@ -74,26 +78,21 @@ from drfd.launcher.system.private_tmp import PrivateSpaces
 from drfd.launcher.system.tracers import HAS_ENDED_SOME
 from drfd.linux import syscalls
 
-#: Reasons why the end of an attempt is not known: the machine was shut down in order, or went down
-#: otherwise; the unit of all jobs was stopped, but not the machine; or only the runner is gone.
-SHUTDOWN, CRASH = "MACHINE_SHUTDOWN", "MACHINE_CRASH"
-STOPPED, RUNNER_GONE = "JOBS_STOPPED", "RUNNER_KILLED"
-
 
 def reports_from(
     attempt: Records,
     *,
     alive: bool,
     jobs_stop: JobsStopRecord | None,
-    ended: Ended,
+    counters: Counted,
     at_s: float,
     boot_id: str,
 ) -> list[tuple[str, Message]]:
     """Return (kind, facts) of each report that an attempt file gives rise to.
 
     `alive` tells whether the runner is alive, and `jobs_stop` when all jobs were last stopped from
-    outside. `ended` is what the kernel has counted of an attempt whose runner is gone. `boot_id`
-    and `at_s` are the present boot and time."""
+    outside. `counters` are the present ones of an attempt whose runner is gone and has recorded
+    none. `boot_id` and `at_s` are the present boot and time."""
     reports: list[tuple[str, Message]] = []
     created = attempt.created
     was_stopped = jobs_stop is not None and jobs_stop.affected(attempt)
@@ -109,26 +108,24 @@ def reports_from(
     if attempt.launch_failed is not None:
         reports.append(("launch_failed", attempt.launch_failed))
     elif attempt.exited is not None and was_stopped:
-        ended = Ended(False, False, ended.counted)
-        end = _unknown_end(was_stopped, is_of_old, attempt.exited["at_s"], ended)
-        reports.append(("exited", end))
+        at_s, counters = attempt.exited["at_s"], attempt.exited["counters"]
+        reports.append(("exited", _unknown_end(was_stopped, is_of_old, at_s, counters)))
     elif attempt.exited is not None and not alive:
-        end = {name: fact for name, fact in attempt.exited.items() if name != "counters"}
-        reports.append(("exited", end | ended._asdict()))
+        reports.append(("exited", attempt.exited))
     elif not alive and (attempt.may_have_run or is_of_old):
-        reports.append(("exited", _unknown_end(was_stopped, is_of_old, at_s, ended)))
+        reports.append(("exited", _unknown_end(was_stopped, is_of_old, at_s, counters)))
     elif not alive:
         # Its runner died before the program was released: this counts as never launched.
         reports.append(("missing", {}))
     return reports
 
 
-def _unknown_end(was_stopped: bool, is_of_old: bool, at_s: float, ended: Ended) -> Message:
+def _unknown_end(was_stopped: bool, is_of_old: bool, at_s: float, counters: Counted) -> Message:
     """Return the report of an end that nobody has seen, with the reason."""
     loss = (SHUTDOWN if was_stopped else CRASH) if is_of_old else ""
     loss = loss or (STOPPED if was_stopped else RUNNER_GONE)
     unknown = dict.fromkeys(("mono_s", "exit_code", "signal"))
-    return {"at_s": at_s, **unknown, **ended._asdict(), "loss": loss}
+    return {"at_s": at_s, **unknown, "counters": counters, "loss": loss}
 
 
 log = logging.getLogger("drfd.launcher")
@@ -592,7 +589,8 @@ class Launcher(Performer[LocalAttempt]):
             records,
             alive=alive,
             jobs_stop=self.jobs_stop,
-            ended=Ended(False, False, {}) if alive else self._ended(attempt.key, records),
+            # What a runner that was killed has not recorded.
+            counters={} if alive or records.exited else self.confinement.numbers(attempt.key),
             at_s=time.time(),
             boot_id=self._boot_id,
         )
@@ -616,22 +614,12 @@ class Launcher(Performer[LocalAttempt]):
         else:
             self._tell("notified", attempt, **attempt.notice)
 
-    def _ended(self, key: Key, records: Records) -> Ended:
-        """Return what the kernel has counted of an attempt whose runner is gone. It is on record
-        unless the runner was killed."""
-        if records.exited is None:
-            return self.confinement.look(key)
-        ended = self.confinement.judge(records.exited["counters"])
-        if largest := records.exited["peak_bytes"]:
-            ended = ended._replace(counted={**ended.counted, "largest_process_bytes": largest})
-        return ended
-
     def _failed(self, key: Key, records: Records) -> Message:
         """Return what is told of a start that failed. What its record says is not read here: its
         user may have written it."""
-        hits = self.confinement.look(key).counted.get("limit_hits", 0)
+        counters = self.confinement.numbers(key)
         has_space = records.created.get("space") is not None
-        return {**(records.launch_failed or {}), "has_space": has_space, "limit_hits": hits}
+        return {**(records.launch_failed or {}), "has_space": has_space, "counters": counters}
 
     def _notice(self, key: Key, records: Records) -> Message:
         """Return what became of a notification, nothing of which runs any more."""

@@ -76,7 +76,8 @@ def test_what_the_runner_itself_has_met_has_its_sentence():
 def test_a_record_says_who_reports_and_a_job_at_its_own_limit_is_not_tried_again(by_root, whose):
     lie = said("setting", errno.ENOMEM).hex()
     for hits, found in ((0, (whose, "memory")), (1, (None, ""))):
-        failed = StartFailure(by_root=by_root, report=lie, has_space=False, limit_hits=hits)
+        counters = {"hits": hits}
+        failed = StartFailure(by_root=by_root, report=lie, has_space=False, counters=counters)
         assert failed.in_words("ann")[1:] == found
 
 

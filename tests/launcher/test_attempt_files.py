@@ -18,9 +18,9 @@ from drfd.launcher.attempt_files import (
     Records,
     read_jobs_stop,
 )
-from drfd.launcher.confinement.interface import Ended
-from drfd.launcher.protocol import Message
-from drfd.launcher.server import CRASH, RUNNER_GONE, SHUTDOWN, STOPPED, reports_from
+from drfd.launcher.confinement.interface import Counted
+from drfd.launcher.protocol import CRASH, RUNNER_GONE, SHUTDOWN, STOPPED, Message
+from drfd.launcher.server import reports_from
 from launcher.rig import python
 
 KEY = (41, 2)
@@ -157,13 +157,12 @@ RUNNER: Record = {"pid": 10, "start_ticks": 99}
 RUNNING: Record = {"pid": 11}
 FAILED: Record = {"text": "there is no command x"}
 ENDED: Record = {"at_s": 7.0, "mono_s": 8.0, "exit_code": 3, "signal": None, "cpu_s": 0.5}
-#: What the kernel has counted of it.
-OVER = Ended(True, True, {"cpu_us": 7})
-NOTHING = Ended(False, False, {})
+#: What the kernel counts of it, on record and now.
+COUNTED, LATE = {"cpu_us": 7}, {"cpu_us": 9}
 
 LAUNCHED = ("launched", {"at_s": 5.0, "mono_s": 6.0, "cgroup": "drfd/job-1-1", "runner_pid": 10})
 NOT_LAUNCHED = ("launch_failed", FAILED)
-DONE = ("exited", ENDED | OVER._asdict())
+DONE = ("exited", ENDED | {"counters": COUNTED})
 MISSING: tuple[str, Message] = ("missing", {})
 
 
@@ -172,9 +171,9 @@ def news(attempt: Records, *, boot_id: str = "b", **facts: Any) -> list[tuple[st
     return reports_from(attempt, at_s=9.0, boot_id=boot_id, **facts)
 
 
-def lost(ended: Ended, loss: str = RUNNER_GONE) -> tuple[str, Message]:
-    facts = {"at_s": 9.0, "mono_s": None, "exit_code": None, "signal": None, **ended._asdict()}
-    return "exited", facts | {"loss": loss}
+def lost(counters: Counted, loss: str = RUNNER_GONE) -> tuple[str, Message]:
+    facts = {"at_s": 9.0, "mono_s": None, "exit_code": None, "signal": None}
+    return "exited", facts | {"counters": counters, "loss": loss}
 
 
 STARTING = Records(BORN, runner=RUNNER)
@@ -186,45 +185,44 @@ SAID = [
     (STARTED, [LAUNCHED]),
     (Records(BORN, runner=RUNNER, launched=RUNNING, launch_failed=FAILED), [NOT_LAUNCHED]),
     # It is reported when the runner is gone, which has written more by then.
-    (Records(BORN, runner=RUNNER, launched=RUNNING, exited=ENDED | {"counters": {}}), [LAUNCHED]),
+    (Records(BORN, runner=RUNNER, launched=RUNNING, exited=DONE[1]), [LAUNCHED]),
 ]
 
 
 @pytest.mark.parametrize(("attempt", "reports"), SAID)
 def test_what_is_on_record_is_said(attempt, reports):
-    assert news(attempt, alive=True, jobs_stop=None, ended=OVER) == reports
+    assert news(attempt, alive=True, jobs_stop=None, counters=LATE) == reports
 
 
 @pytest.mark.parametrize(("attempt", "reports"), [said for said in SAID if said[0].is_over])
 def test_an_end_on_record_stands_when_the_runner_is_gone(attempt, reports):
-    found = news(attempt, alive=False, jobs_stop=None, ended=OVER)
+    found = news(attempt, alive=False, jobs_stop=None, counters=LATE)
     assert found == reports + [DONE] * (attempt.exited is not None)
 
 
 @pytest.mark.parametrize("attempt", [Records(BORN), STARTING])
 def test_a_runner_that_died_before_the_start_leaves_nothing(attempt):
-    assert news(attempt, alive=False, jobs_stop=None, ended=OVER) == [MISSING]
+    assert news(attempt, alive=False, jobs_stop=None, counters=LATE) == [MISSING]
 
 
 @pytest.mark.parametrize("attempt", [Records(BORN), STARTING])
 def test_an_attempt_of_another_boot_may_have_run(attempt):
     """A power cut may have taken the record of its start: what is missing is launched again."""
-    found = news(attempt, alive=False, jobs_stop=None, ended=NOTHING, boot_id="later")
-    assert found == [lost(NOTHING, CRASH)]
+    found = news(attempt, alive=False, jobs_stop=None, counters={}, boot_id="later")
+    assert found == [lost({}, CRASH)]
 
 
-@pytest.mark.parametrize("ended", [NOTHING, Ended(True, False, {}), OVER])
-def test_a_runner_that_died_after_the_start_leaves_an_unknown_end(ended):
-    assert news(STARTED, alive=False, jobs_stop=None, ended=ended) == [LAUNCHED, lost(ended)]
+def test_a_runner_that_died_after_the_start_leaves_an_unknown_end():
+    assert news(STARTED, alive=False, jobs_stop=None, counters=LATE) == [LAUNCHED, lost(LATE)]
 
 
 @pytest.mark.parametrize("alive", [True, False])
 def test_the_end_of_one_that_was_cut_short_says_nothing_of_the_job(alive):
     """It may have caught the SIGTERM and exited 0, half done."""
-    ended = Records(BORN, runner=RUNNER, launched=RUNNING, exited=ENDED | {"exit_code": 0})
-    kind, facts = lost(Ended(False, False, OVER.counted), STOPPED)
+    ended = Records(BORN, runner=RUNNER, launched=RUNNING, exited=DONE[1] | {"exit_code": 0})
+    kind, facts = lost(COUNTED, STOPPED)
     reports = [LAUNCHED, (kind, facts | {"at_s": 7.0})]
-    assert news(ended, alive=alive, jobs_stop=JobsStopRecord("b", 6.5), ended=OVER) == reports
+    assert news(ended, alive=alive, jobs_stop=JobsStopRecord("b", 6.5), counters=LATE) == reports
 
 
 #: When all jobs were told to end, in the boot of the attempt: while it lived, and before it began.
@@ -245,5 +243,5 @@ WHILE, BEFORE = JobsStopRecord("b", 6.5), JobsStopRecord("b", 4.5)
 )
 def test_of_an_unknown_end_it_is_said_why_it_is_unknown(boot_id, jobs_stop, loss):
     """Boot ids and the time of the stop tell shutdown, power cut, stop and killed runner apart."""
-    said = news(STARTED, alive=False, jobs_stop=jobs_stop, ended=NOTHING, boot_id=boot_id)
-    assert said == [LAUNCHED, lost(NOTHING, loss)]
+    said = news(STARTED, alive=False, jobs_stop=jobs_stop, counters={}, boot_id=boot_id)
+    assert said == [LAUNCHED, lost({}, loss)]

@@ -85,8 +85,8 @@ def test_a_job_is_reported_from_its_start_to_its_removal(launcher, controller, w
     go(work)
     end = controller.take("exited", id=1, attempt=1)
     assert set(end) == {
-        *("report", "id", "attempt", "of", "at_s", "mono_s", "exit_code", "signal", "oom_killed"),
-        *("over_limit", "cpu_s", "peak_bytes", "read_bytes", "written_bytes", "counted"),
+        *("report", "id", "attempt", "of", "at_s", "mono_s", "exit_code", "signal"),
+        *("cpu_s", "peak_bytes", "read_bytes", "written_bytes", "counters"),
     }
     assert (end["exit_code"], end["signal"]) == (7, None)
     assert not attempt_files.is_locked(launcher.files.fd, KEY), "reported while the runner lives"
@@ -372,7 +372,7 @@ def test_what_was_ended_with_all_jobs_has_an_unknown_end(launcher, controller, w
 def unknown(end: Message) -> bool:
     """Nobody can know how it ended: LOST."""
     facts = ("mono_s", "exit_code", "signal")
-    return not any(end[fact] is not None for fact in facts) and not end["oom_killed"]
+    return not any(end[fact] is not None for fact in facts)
 
 
 # -- the launcher as a program ------------------------------------------------------------

@@ -506,7 +506,9 @@ class ExitedReport(Report, tag="exited", frozen=True, kw_only=True):
     peak_bytes: int = 0
     read_bytes: int = 0
     written_bytes: int = 0
-    #: The counters of the cgroup, by the names of `launcher.confinement.cgroup_files`.
+    #: The counters of the cgroup, by the names of `launcher.confinement.cgroup_files`, if there may
+    #: be one; and what they mean, by those of `Usage`.
+    counters: dict[str, int] | None = None
     counted: dict[str, int] = {}
     #: What follows from these and from the controller's own measurements.
     usage: Usage | None = None

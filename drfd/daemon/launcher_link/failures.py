@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 
 from drfd.common.paths import private_place
 from drfd.core.model.job import Whose
+from drfd.daemon.launcher_link.counters import judge
 from drfd.launcher.protocol import NO_CGROUP, NOTICE_S
 from drfd.launcher.runner.shortage import (
     DESCRIPTORS,
@@ -80,15 +81,15 @@ class StartFailure(Struct, frozen=True, kw_only=True):
     report: Annotated[str, Meta(pattern=r"\A([0-9a-f]{2})*\Z")]
     #: Whether the attempt has a private temporary space.
     has_space: bool
-    #: How often the attempt has hit its own limit of memory.
-    limit_hits: int
+    #: The counters of the attempt's cgroup.
+    counters: dict[str, int]
 
     def in_words(self, user: str | None) -> Failure:
         """Return why the program of this user could not be run. A shortage of memory is a final one
         if the job has hit its own limit, because it would hit it again."""
         report = bytes.fromhex(self.report)
         failure = of_root(report) if self.by_root else of_job(report, user, self.has_space)
-        if failure.resource == MEMORY and self.limit_hits:
+        if failure.resource == MEMORY and judge(self.counters).counted.get("limit_hits"):
             return Failure(failure.text)
         return failure
 

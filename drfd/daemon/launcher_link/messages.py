@@ -44,6 +44,7 @@ from drfd.core.model.job import (
 from drfd.core.model.machine import Instance, Instances
 from drfd.core.model.resources import Resources
 from drfd.daemon.countable import Countables, names_with_nodes
+from drfd.daemon.launcher_link.counters import judge
 from drfd.daemon.launcher_link.device_table import Found, Grant
 from drfd.daemon.launcher_link.failures import NoticeEnd, StartFailure
 from drfd.devices.gpus import GPU
@@ -399,8 +400,8 @@ class NodesReport(Struct, tag_field="report", tag="nodes", frozen=True, kw_only=
 Report = ListedReport | StuckReport | ExecReport | GpusReport | NodesReport | st.AttemptReport
 
 
-_Raw = StartFailedReport | NotifiedReport
-_decode = msgspec.json.Decoder[Report | _Raw](Report | _Raw).decode
+_Raw = Report | StartFailedReport | NotifiedReport
+_decode = msgspec.json.Decoder[_Raw](_Raw).decode
 
 
 def read_report(line: bytes) -> Report:
@@ -411,7 +412,28 @@ def read_report(line: bytes) -> Report:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         text = f"a report of the launcher cannot be understood: {error}"
         raise protocol.BadMessage(text) from None
-    return report.in_words() if isinstance(report, _Raw) else report
+    match report:
+        case StartFailedReport() | NotifiedReport():
+            return report.in_words()
+        case st.ExitedReport(counters=dict(counters)):
+            return _judged(report, counters)
+    return report
+
+
+def _judged(report: st.ExitedReport, counters: dict[str, int]) -> st.ExitedReport:
+    """Return a report with what its counters say. That a job was killed for memory is not believed
+    of one that was stopped from outside."""
+    killed, over_limit, counted = judge(counters)
+    if report.peak_bytes:
+        counted["largest_process_bytes"] = report.peak_bytes
+    was_stopped = report.loss in (protocol.STOPPED, protocol.SHUTDOWN)
+    return structs.replace(
+        report,
+        counters=None,
+        oom_killed=killed and not was_stopped,
+        over_limit=over_limit and not was_stopped,
+        counted=counted,
+    )
 
 
 def final_usage(report: st.ExitedReport, measured: Usage | None) -> Usage:

@@ -7,8 +7,8 @@ A limit that is set is read back. Version 1: cgroupspy's descriptors serve, with
 cgroupspy 0.2.3 lacks. Version 2: of cgroupspy 0.2.3 only the descriptors serve; its tree and its
 file types know version 1 alone, and fail on "max" and on nested keys.
 
-Counters are data (`Counter`): a job's runner puts their numbers on record at the end, and
-`judge_v1` and `judge_v2` say what these mean.
+Counters are data (`Counter`): a job's runner puts their numbers on record at the end, and the
+controller judges these (`drfd.daemon.launcher_link.counters`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from cgroupspy.interfaces import BaseFileInterface, DictFile, FlagFile
 
 from drfd.launcher.attempt_files import Key, cgroup_key
-from drfd.launcher.confinement.interface import CgroupSetting, Counted, Counter, Ended
+from drfd.launcher.confinement.interface import CgroupSetting, Counted, Counter
 from drfd.launcher.protocol import NO_CGROUP
 from drfd.launcher.system.files import Plain
 from drfd.linux.kernel_files import get_record, mounts
@@ -147,8 +147,6 @@ LEFT = "left_bytes"
 #: Memory peak, in bytes, below which LEFT is not read: for a short job that would cost more than
 #: all other counters together.
 _LEAST_LEFT_BYTES = 16 << 20
-#: Largest distance, in bytes, from its limit at which the kernel kills a job for that limit.
-_NEAR_BYTES = 1 << 20
 #: On version 1, controller, file, key and name of each counter. It does not count disk waits
 #: (kernel: cgroup-v1/blkio-controller.rst, throttling has bytes and operations).
 _V1 = (
@@ -226,37 +224,3 @@ def _number(path: str, key: str) -> int | None:
         return None if match is None else int(match[1])
     except (OSError, ValueError):
         return None
-
-
-def judge_v1(numbers: Counted) -> Ended:
-    """Return what the counters of version 1 say. That of kills includes those by a machine-wide
-    shortage, in which case the limit was not hit."""
-    counted = dict(numbers)
-    for name in ("throttled", "cpu"):
-        if (ns := counted.pop(f"{name}_ns", None)) is not None:
-            counted[f"{name}_us"] = ns // 1000
-    hits = max(counted.pop("hits", -1), counted.pop("swap_hits", -1))
-    limit, peak = counted.pop("limit_bytes", None), counted.get("memory_peak_bytes", 0)
-    # With swap accounting, the limit of memory and swap is the same and is hit first, and newer
-    # kernels (seen on 6.18) do not count that.
-    if hits > 0 or (hits == 0 and (limit is None or peak < limit)):
-        counted["limit_hits"] = hits
-    killed = counted.get("oom_kills", 0) > 0
-    over_limit = killed and limit is not None and peak >= limit - _NEAR_BYTES
-    return Ended(killed, over_limit, _without_nothing_left(counted))
-
-
-def judge_v2(numbers: Counted) -> Ended:
-    """Return what the counters of version 2 say."""
-    counted = dict(numbers)
-    # A limit that the job has set on a cgroup of its own, further in, does not count here.
-    own_ooms, own_kills = counted.pop("own_ooms", 0), counted.pop("own_oom_kills", 0)
-    oomd_kills = counted.pop("oomd_ooms", 0)
-    # "oom_kill" also counts kills by a shortage further out, which "oom" does not.
-    over_limit = own_ooms > 0 and counted.get("oom_kills", 0) > 0
-    killed = over_limit or own_kills > 0 or oomd_kills > 0
-    return Ended(killed, over_limit, _without_nothing_left(counted))
-
-
-def _without_nothing_left(counted: Counted) -> Counted:
-    return {name: number for name, number in counted.items() if number or name != LEFT}

@@ -13,7 +13,6 @@ from pathlib import Path
 from drfd.launcher.attempt_files import Key
 from drfd.launcher.confinement.cgroup_files import (
     counters_v1,
-    judge_v1,
     setting,
     whole_pages,
 )
@@ -23,9 +22,7 @@ from drfd.launcher.confinement.device_hiding import HiddenByController
 from drfd.launcher.confinement.interface import (
     CgroupPlan,
     CgroupSetting,
-    Counted,
     Counter,
-    Ended,
     LimitFailed,
 )
 from drfd.launcher.confinement.processes import MembersV1
@@ -127,9 +124,6 @@ class CgroupV1(Cgroups):
 
     def _counters(self, key: Key) -> list[Counter]:
         return counters_v1({name: self._directory(name, key) for name in self._mounts})
-
-    def judge(self, counted: Counted) -> Ended:
-        return judge_v1(counted)
 
     def _removed(self, key: Key) -> list[str]:
         return [*self._devices.directories(key), *super()._removed(key)]

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from drfd.launcher.attempt_files import Key
 from drfd.launcher.confinement.cgroup_files import (
     counters_v2,
-    judge_v2,
     regions_of_gpus,
     setting,
     whole_pages,
@@ -22,9 +21,7 @@ from drfd.launcher.confinement.device_hiding import HiddenByBpf
 from drfd.launcher.confinement.interface import (
     CgroupPlan,
     CgroupSetting,
-    Counted,
     Counter,
-    Ended,
 )
 from drfd.launcher.confinement.processes import MembersV2
 from drfd.launcher.protocol import QUOTA, UNIFIED, AttemptLimits, Devices, DiskLimit
@@ -91,9 +88,6 @@ class CgroupV2(Cgroups):
 
     def _counters(self, key: Key) -> list[Counter]:
         return counters_v2(self._directory_of(key))
-
-    def judge(self, counted: Counted) -> Ended:
-        return judge_v2(counted)
 
     def close(self) -> None:
         super().close()

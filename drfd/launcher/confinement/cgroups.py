@@ -45,8 +45,8 @@ from drfd.launcher.confinement.interface import (
     CgroupPlan,
     CgroupSetting,
     Confinement,
+    Counted,
     Counter,
-    Ended,
     JobGroupGone,
     LimitFailed,
     Prepared,
@@ -270,8 +270,8 @@ class Cgroups(Confinement):
         members.kill()
         return not members.is_populated()
 
-    def look(self, key: Key) -> Ended:
-        return self.judge(read_counters(self._counters(key)))
+    def numbers(self, key: Key) -> Counted:
+        return read_counters(self._counters(key))
 
     def are_removed(self, key: Key) -> bool:
         if os.path.exists(self._removed(key)[-1]):

@@ -40,17 +40,6 @@ class Counter(NamedTuple):
     least: str = "0"
 
 
-class Ended(NamedTuple):
-    """What the counters of an attempt say of its end."""
-
-    #: Whether a process was killed for memory, and whether by the job's own limit.
-    oom_killed: bool
-    over_limit: bool
-    #: Fields of `core.model.job.Usage`, and `cgroup_files.LEFT`. One that the kernel lacks is left
-    #: out, so that it is not taken for zero.
-    counted: Counted
-
-
 class LimitFailed(Exception):
     """A limit could not be applied, so the job must not start; the text names it and the reason."""
 
@@ -207,13 +196,9 @@ class Confinement(ABC):
         processes then than it may have. Raises LimitFailed, OSError."""
         raise LimitFailed("jobs have no cgroups here")
 
-    def look(self, key: Key) -> Ended:
-        """Return what the attempt's counters say now."""
-        return self.judge({})
-
-    def judge(self, counted: Counted) -> Ended:
-        """Return what these numbers say."""
-        return Ended(False, False, {})
+    def numbers(self, key: Key) -> Counted:
+        """Return the present numbers of the attempt's counters."""
+        return {}
 
     def are_removed(self, key: Key) -> bool:
         """Return whether its runner has removed all its cgroups, and forget it then."""

@@ -15,14 +15,13 @@ import pytest
 from cgroupspy.controllers import Controller
 from msgspec.structs import replace
 
+from drfd.daemon.launcher_link.counters import judge
 from drfd.launcher.attempt_files import Records
 from drfd.launcher.confinement import cgroup_files, cgroup_v2, cgroups, processes
 from drfd.launcher.confinement import cores as cores_module
 from drfd.launcher.confinement.cgroup_files import (
     counters_v1,
     counters_v2,
-    judge_v1,
-    judge_v2,
     read_counters,
 )
 from drfd.launcher.confinement.cgroup_v1 import CgroupV1
@@ -190,7 +189,7 @@ class Machine:
 
     def oom_kills(self) -> tuple[bool, bool]:
         """Whether the kernel has killed for memory, and whether by the job's limit."""
-        ended = self.place.look(KEY)
+        ended = judge(self.place.numbers(KEY))
         return ended.oom_killed, ended.over_limit
 
     @abstractmethod
@@ -998,11 +997,11 @@ def fill(place: Path, files: dict[str, str]) -> None:
 
 def v1(place: Path) -> Mapping[str, int]:
     directories = dict.fromkeys(("cpu", "cpuacct", "memory"), str(place))
-    return judge_v1(read_counters(counters_v1(directories))).counted
+    return judge(read_counters(counters_v1(directories))).counted
 
 
 def v2(place: Path) -> Mapping[str, int]:
-    return judge_v2(read_counters(counters_v2(str(place)))).counted
+    return judge(read_counters(counters_v2(str(place)))).counted
 
 
 @pytest.mark.parametrize(("limit", "hits"), [("4096\n", None), ("8192\n", 0)])

@@ -23,7 +23,7 @@ from drfd.launcher.confinement.bounds import (
     process_bounds,
 )
 from drfd.launcher.confinement.cgroup_files import ancestors
-from drfd.launcher.confinement.interface import CgroupPlan, Ended, LimitFailed
+from drfd.launcher.confinement.interface import CgroupPlan, LimitFailed
 from drfd.launcher.confinement.unconfined import Unconfined
 from drfd.launcher.protocol import AttemptLimits, Devices, LaunchOrder, ListOrder
 from drfd.launcher.system import process
@@ -93,7 +93,6 @@ def test_nothing_is_made_divided_or_hidden(place):
     place.create(KEY, limits(), Devices())
     assert (place.kind, place.mounts(), place.cgroup_path(KEY, ())) == ("none", {}, None)
     assert place.plan(KEY, limits(), Devices(), is_pinned=False) == CgroupPlan()
-    assert place.judge({}) == Ended(False, False, {})
     assert (place.remove(KEY), place.leftovers(), place.has_ranges()) == (True, [], False)
     place.close()
     with pytest.raises(LimitFailed, match="hidden from jobs: cgroups are off"):
