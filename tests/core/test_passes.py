@@ -18,7 +18,7 @@ from drfd.core.explain.reasons import explain_wait
 from drfd.core.fairness.rules import Pool, Preempting, ReservationSettings, Rules
 from drfd.core.model.job import JobState, Postponed, UserGroup, Whose
 from drfd.core.model.options import Demand
-from drfd.core.scheduling import backfill
+from drfd.core.scheduling import backfill, wait_index
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
@@ -289,6 +289,19 @@ def test_no_other_job_is_ever_stopped():
     machine.submit(of(BOB, 4), 1)
     for at_s in range(0, 1_000_000, 50_000):
         assert machine.starts(at_s) == []
+
+
+# -- many demands ----------------------------------------------------------------------------------
+
+
+def test_a_pass_looks_at_the_first_demands_of_a_leaf_and_another_at_those_behind(monkeypatch):
+    monkeypatch.setattr(wait_index, "MOST_DEMANDS", 2)
+    machine = Machine()
+    machine.start(of(BOB, 1), 0)
+    first, large, last = [machine.submit(of(ALICE, cores), 0) for cores in (4, 9, 3)]
+    assert (machine.starts(0), machine.scheduler.is_cut) == ([first], True)
+    assert (machine.starts(0), machine.scheduler.is_cut) == ([last], False)
+    assert machine.bench.job(large).state is JobState.PENDING
 
 
 # -- passes by time alone --------------------------------------------------------------------------
