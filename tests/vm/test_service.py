@@ -1,8 +1,6 @@
 """The installed service: its own tests (`service/`) pass in the guest, over three boots.
 
-Between them the guest reboots in order and has its power cut, each time with jobs running. A few of
-the system tests, whose daemons are their own, run in the first boot, so that every mechanism of
-cgroup v2 is proved by its effect.
+Between them the guest reboots in order and has its power cut, each time with jobs running.
 """
 
 import json
@@ -24,30 +22,10 @@ pytestmark = pytest.mark.vm
 
 CONFIG = "/etc/drfd/drfd.toml"
 
-_OWN, _SYSTEM = "tests/vm/service/test_", "tests/system/test_"
-#: Mechanism of cgroup v2 → the test that proves it by its effect.
-MECHANISMS = {
-    "memory": f"{_OWN}limits.py::test_a_job_out_of_memory_dies_whole_and_alone",
-    "swap": f"{_OWN}limits.py::test_a_job_has_no_swap_beyond_its_memory",
-    "quota of cores": f"{_SYSTEM}enforcement.py::test_a_tenth_of_a_core_is_a_tenth_of_a_core",
-    "weight of cores": f"{_SYSTEM}cores.py::"
-    "test_two_jobs_that_want_one_cpu_share_it_as_they_have_declared",
-    "disk rates": f"{_SYSTEM}enforcement.py::test_disk_bandwidth_is_what_was_declared[write]",
-    "processes": f"{_OWN}limits.py::test_the_number_of_processes_is_what_the_reload_has_set",
-    "devices": f"{_SYSTEM}devices.py::test_no_way_of_a_user_leads_to_a_hidden_device[0-ways0]",
-    "freezing": f"{_SYSTEM}suspend.py::"
-    "test_a_suspended_job_takes_no_time_keeps_its_memory_and_does_not_notice",
-    "killing": f"{_SYSTEM}enforcement.py::test_a_bomb_that_forks_for_ever_is_killed_whole",
-    "delegation": f"{_SYSTEM}unified.py::test_a_lingering_user_has_limits_enforced",
-    "restart": f"{_OWN}restart.py::test_jobs_and_their_limits_live_through[restart]",
-    "reboot": f"{_OWN}accounts.py::test_every_job_is_accounted_for",
-}
+_OWN = "tests/vm/service/test_"
 #: What each boot runs, in this order.
 BOOTS = {
-    "first": [
-        *(f"{_OWN}{name}.py" for name in ("install", "limits", "restart")),
-        *(test for test in MECHANISMS.values() if test.startswith(_SYSTEM)),
-    ],
+    "first": [f"{_OWN}{name}.py" for name in ("install", "limits", "restart")],
     "second": [f"{_OWN}accounts.py"],
     "third": [f"{_OWN}accounts.py", f"{_OWN}uninstall.py"],
 }
@@ -111,9 +89,3 @@ def test_all_is_well_in_the_boot(ran, boot):
     assert ran[boot].skipped == set(), ran[boot].text
     for module in map(module_of, BOOTS[boot]):
         assert any(name.startswith(module) for name in ran[boot].passed), module
-
-
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_cgroup_v2_has_its_effect_by(ran, mechanism):
-    module, _, name = MECHANISMS[mechanism].partition("::")
-    assert any(f"{module_of(module)}{name}" in outcome.passed for outcome in ran.values())

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from drfd.payload.environment import DEFAULTS
-from instance import wait_for
 from vm.service.installed import BIN, UNITS, USERS, ask, main_pid, run, unit
 
 
@@ -104,16 +103,6 @@ ROOT = Path(__file__).parents[3]
 PROBE = Path(__file__).with_name("probe.py")
 UNLIMITED = -1
 NONE = "0" * 16
-#: Puts a key into its session keyring, says which keyring that is, and what keys it sees.
-KEYS = """
-import ctypes, sys, time
-libc = ctypes.CDLL(None)
-ADD_KEY, KEYCTL, GET_KEYRING_ID, SESSION = 248, 250, 0, -3
-assert libc.syscall(ADD_KEY, b"user", sys.argv[1].encode(), b"secret", 6, SESSION) > 0
-print(libc.syscall(KEYCTL, GET_KEYRING_ID, SESSION, 0))
-print(open("/proc/keys").read(), flush=True)
-time.sleep(1000)
-"""
 SCRIPT = f"""
     cd ~/work && umask 027 &&
     SOME_TOKEN=secret INVOCATION_ID=x NOTIFY_SOCKET=x JOURNAL_STREAM=1:2 MARK='of alice' \
@@ -228,13 +217,6 @@ def test_a_job_has_what_the_golden_list_says_only(probed):
     assert seen == golden(job_id, seen)
 
 
-def test_no_signal_is_ignored(installed):
-    """Neither by what systemd does to services nor by what Python does to itself."""
-    job_id = installed.submit("bob", "grep", "SigIgn", "/proc/self/status")
-    installed.wait_end(job_id)
-    assert installed.output(job_id).split() == ["SigIgn:", NONE]
-
-
 def test_what_raises_rights_works_in_a_job(installed):
     """No sandbox of a service's is around it: programs with the set-user-id bit keep it."""
     job_id = installed.submit("bob", "sudo", "-n", "true", stderr="sudo-said")
@@ -242,21 +224,6 @@ def test_what_raises_rights_works_in_a_job(installed):
     said = Path(installed.show(job_id)["stderr"]).read_text()
     # As root it asks for bob's password; otherwise it complains of its own rights.
     assert "a password is required" in said
-
-
-def test_each_job_has_a_session_keyring_that_no_other_finds(service):
-    """By the service: a job of one user found the keys of another's in the launcher's keyring."""
-    said: dict[str, str] = {}
-    for name, user in (("of-alice", "alice"), ("of-bob", "bob"), ("second", "alice")):
-        words = ("/usr/bin/python3", "-I", "-c", KEYS, name)
-        job_id = service.submit(user, *words, stdout=f"keys-{name}")
-        service.wait_state(job_id, "RUNNING")
-        said[name] = wait_for("its keys", lambda job_id=job_id: service.output(job_id))
-    rings = {text.split()[0] for text in said.values()}
-    assert len(rings) == 3
-    assert all(name in text for name, text in said.items())
-    assert not [name for name in said if name != "of-bob" and name in said["of-bob"]]
-    assert "of-bob" not in said["second"]
 
 
 # -- what the controller's process may do: next to nothing --------------------------------------

@@ -1,6 +1,6 @@
-"""Nothing that happens to the services happens to the jobs: they are stopped, drained, killed,
-restarted and upgraded, the launcher is away, or somebody else stops the jobs. Whoever asks is told,
-and the books say it within seconds."""
+"""Nothing that happens to the services happens to the jobs: they are stopped, killed, restarted
+and upgraded, the launcher is away, or somebody else stops the jobs. Whoever asks is told, and the
+books say it within seconds."""
 
 import json
 import os
@@ -26,51 +26,6 @@ from vm.service.installed import (
     run,
     unit,
 )
-
-
-def test_stopping_the_service_leaves_jobs_running(service):
-    (job_id,) = service.running("alice")
-    job = service.show(job_id)
-    before = confinement(job)
-    run("systemctl", "stop", "drfd")
-    said = service.login("alice", "drf status", check=False)
-    assert "no drfd answers" in said
-    assert confinement(job) == before
-    service.start()
-    assert service.show(job_id)["state"] == "RUNNING"
-
-
-def test_while_it_drains_nothing_starts_and_what_runs_goes_on(service):
-    (running,) = service.running("alice")
-    refused = service.login("alice", "drf drain; echo $?", check=False)
-    assert refused.split()[0] == "77"
-    run(BIN / "drf", "drain")
-    try:
-        waiting = service.submit("bob", "true")
-        assert service.show(waiting)["reason"]["code"] == "DRAINING"
-        # It is still so after a restart.
-        run("systemctl", "restart", "drfd")
-        service.await_answer()
-        assert json.loads(run(BIN / "drf", "status", "--json").stdout)["draining"] is True
-        states = [service.show(job_id)["state"] for job_id in (running, waiting)]
-        assert states == ["RUNNING", "PENDING"]
-    finally:
-        run(BIN / "drf", "undrain")
-    assert service.wait_end(waiting)["state"] == "COMPLETED"
-
-
-def test_a_shutdown_that_kills_ends_every_job_and_then_the_service(service):
-    ids = service.running("alice", "bob")
-    run(BIN / "drf", "shutdown", "--kill-jobs")
-    wait_for("the end", lambda: unit("drfd", "ActiveState") == {"ActiveState": "inactive"})
-    service.start()
-    ended = [service.show(job_id) for job_id in ids]
-    assert [(job["state"], job["signal"]) for job in ended] == [("CANCELLED", 15)] * 2
-    waiting = service.submit("carol", "true")
-    assert service.show(waiting)["reason"]["code"] == "DRAINING"
-    run(BIN / "drf", "undrain")
-    assert service.wait_end(waiting)["state"] == "COMPLETED"
-
 
 # -- the launcher is away, or somebody else stops the jobs ----------------------------------------
 
