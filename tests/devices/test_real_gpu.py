@@ -32,7 +32,7 @@ from drfd.launcher.confinement.device_program import device_program
 from drfd.launcher.gpu_meter.reading import names_processes
 from drfd.linux import syscalls
 from drfd.linux.device_nodes import node_at, show_node
-from instance import BIN, Instance, add_account, delete_account, is_alive, wait_for
+from instance import BIN, Instance, add_account, delete_account, wait_for
 from kernel import empty_cgroup
 
 pytestmark = pytest.mark.gpu
@@ -504,17 +504,6 @@ def test_a_job_without_a_gpu_sees_none(gpus, start, is_told, is_roots) -> str:
     return f"{error}; {how}"
 
 
-@checked("what its owner starts in a job without a GPU sees none")
-def test_drf_exec_into_a_job_without_a_gpu_sees_none(gpus, start) -> str:
-    daemon = start(WHOLE)
-    how = daemon.require_hiding()
-    job_id = daemon.instance.running(*SMALL, "--", "sleep", "60")["id"]
-    words = ("env", "-u", "CUDA_VISIBLE_DEVICES", sys.executable, "-I", HERE / "cuda.py")
-    said = json.loads(daemon.instance.drf("exec", job_id, "--", *words).stdout.splitlines()[0])
-    assert (said["devices"], bool(said["error"])) == ([], True)
-    return f"{said['error']}; {how}"
-
-
 @checked("nvidia-smi lists one GPU in a job with one, and none in a job without")
 def test_nvidia_smi_in_a_job_lists_the_jobs_gpus(gpus, start) -> str:
     daemon = start(WHOLE)
@@ -576,21 +565,6 @@ def test_the_memory_of_a_job_is_what_it_has_allocated(gpus, start) -> str:
         f"{size(gpu['memory_used'])} of {size(gpu['memory_total'])} in use, "
         f"{size(gpu['memory_outside'])} of it no job's"
     )
-
-
-@checked("drf show has the memory beside the limit, drf top --once a line for the GPU and the job")
-def test_show_and_top_display_the_use(gpus, start) -> str:
-    require_processes(gpus)
-    daemon = start(WHOLE)
-    job = daemon.cuda("--gres", "gpu=1,memory=6G", allocate=2 * GIB).has_allocated()
-    daemon.memory_of(job, 2 * GIB)
-    (own,) = daemon.gpus_of(job)
-    shown, top = daemon.instance.drf("show", job.id).stdout, daemon.top()
-    keep(f"drf show {job.id}", shown)
-    lines = [line for line in f"{shown}\n{top}".splitlines() if re.search("(?i)gpu", line)]
-    assert re.search(rf"GPU memory +2\S*[MG] of 6G on GPU {own}", shown), shown
-    assert re.search(rf"\bgpu {own}\b.* 2\S*[MG]/", top), top
-    return " / ".join(" ".join(line.split()) for line in lines)
 
 
 @checked("a job that keeps the GPU busy has 50% of it at least, and so has the GPU")
@@ -711,40 +685,6 @@ def test_a_process_outside_drfd_keeps_new_jobs_from_its_gpu(gpus, start) -> str:
 
 
 # -- the daemon's death -----------------------------------------------------------------------
-
-
-@checked("the job runs on with its memory counted, no second job gets its GPU, others see none",
-         seconds=75)  # fmt: skip
-def test_a_job_keeps_its_gpu_when_the_daemon_is_killed(gpus, start) -> str:
-    require_processes(gpus)
-    daemon = start(WHOLE)
-    instance = daemon.instance
-    holders = [daemon.cuda("--gres", "gpu=1", allocate=4 * GIB).has_allocated() for _ in gpus]
-    before = [(daemon.gpus_of(job), job.pid) for job in holders]
-    for job in holders:
-        daemon.memory_of(job, 4 * GIB)
-    began_s = time.monotonic()
-    instance.strike("both")
-    away_s = time.monotonic() - began_s
-    second = daemon.cuda("--gres", "gpu=1")
-    assert all(is_alive(pid) for _, pid in before)
-    assert [daemon.gpus_of(job) for job in holders] == [own for own, _ in before]
-    used = [daemon.memory_of(job, 4 * GIB) for job in holders]
-    counted_s = time.monotonic() - began_s
-    state, why = instance.show(second.id)["state"], daemon.why(second.id)
-    assert state == "PENDING" and f"needs 1 gpu, 0 free; job {holders[0].id}" in why, (state, why)
-    without = ([], "not tried")
-    if daemon.controls()["gpu"].startswith("enforced"):
-        without = daemon.cuda(is_told=False).sees()
-        assert without[0] == []
-    holders[0].end()
-    assert instance.wait_end(holders[0].id)["state"] == "COMPLETED"
-    addresses, error = second.sees()
-    assert addresses == [gpu.pci for gpu in gpus if [gpu.name] == before[0][0]], error
-    return (
-        f"back after {away_s:.1f} s, {[*map(size, used)]} counted after {counted_s:.1f} s; the "
-        f"second: {why}; one without: {without[1]}; then the second sees {addresses}"
-    )
 
 
 # -- afterwards -------------------------------------------------------------------------------

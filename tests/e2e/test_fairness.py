@@ -1,5 +1,5 @@
-"""What starts, in which order and when, on a real daemon with real processes: shares, weights, a
-reservation, rules that come and go, who is stopped for others, and load that is not drfd's."""
+"""What starts and when, on a real daemon with real processes: rules that come and go, who is
+stopped for others, and load that is not drfd's."""
 
 import getpass
 import signal
@@ -12,41 +12,6 @@ import psutil
 import pytest
 
 from instance import PLAIN, Instance, wait_for
-
-
-@pytest.mark.anew
-def test_table_1_of_the_paper(instance):
-    """9 CPUs and 18 GB; A with tasks of <1 CPU, 4 GB>, B of <3 CPUs, 1 GB>: 3 and 2 at once,
-    launched B A A B A when B was there first, both with a dominant share of 2/3."""
-    instance.drf("drain")
-    for _ in range(4):
-        instance.submit("-p", "B", "-c", "3", "-m", "1G", "--", "sleep", "600")
-    for _ in range(5):
-        instance.submit("-p", "A", "-c", "1", "-m", "4G", "--", "sleep", "600")
-    assert {job["reason"]["code"] for job in instance.status()} == {"DRAINING"}
-    instance.drf("undrain")
-    running = wait_for(
-        "five running jobs",
-        lambda: [
-            found
-            for found in [[job for job in instance.status() if job["state"] == "RUNNING"]]
-            if len(found) == 5
-        ],
-        show=instance.status,
-    )[0]
-    # A launch has the time at which the launcher took it up, one after the other.
-    order = [job["pool"][-1] for job in sorted(running, key=lambda job: job["started_at"])]
-    assert order == list("BAABA")
-    shares = instance._ask("shares")
-    nodes = {node["path"]: node for node in shares["nodes"]}
-    user = f".{getpass.getuser()}"
-    assert set(nodes) == {"root.A", "root.A" + user, "root.B", "root.B" + user}
-    for path, resource, count in (("root.A", "memory", 3), ("root.B", "cores", 2)):
-        assert nodes[path]["dominant_share"] == pytest.approx(2 / 3)
-        assert nodes[path]["dominant_resource"] == resource
-        assert nodes[path]["running"] == count
-    assert shares["free"]["cores"] == 0
-    assert shares["free"]["memory"] == 4 << 30
 
 
 def test_a_reload_changes_the_rules_and_leaves_running_jobs_alone(instance):

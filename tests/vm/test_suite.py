@@ -39,7 +39,6 @@ E2E = {
     "root": _RESTARTS,
     "alice": [
         "tests/e2e/test_service.py::test_the_first_command_starts_it_and_says_so",
-        "tests/e2e/test_fairness.py::test_table_1_of_the_paper",
         *_RESTARTS,
     ],
 }
