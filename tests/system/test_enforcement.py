@@ -1,5 +1,6 @@
 """Each limit, proved by its effect on real processes in real cgroups: what is on record of
-their use, and when they go."""
+their use, and when they go; and suspension. Others may keep the machine busy meanwhile, so rates of
+disks are compared with each other."""
 
 import os
 import shlex
@@ -364,3 +365,199 @@ def test_a_cgroup_goes_before_the_end_is_recorded_and_not_the_attempt(instance):
         stopped.unlink()
         os.kill(launcher, signal.SIGCONT)
     wait_for("the removal of its file", lambda: not os.listdir(attempts))
+
+
+# -- each disk has a rate of its own ------------------------------------------------------------
+
+
+MIB = 1 << 20
+EXTRA = """[[disk]]
+name = "extra"
+path = "{extra}"
+read = "50M"
+write = "50M"
+"""
+
+
+@pytest.fixture
+def instance(make_instance, extra) -> Instance:
+    """Its first disk is that of the usual configuration, and cores are given by quota."""
+    text = CONFIG.replace('"test"', '"main"') + EXTRA.format(extra=extra)
+    made = make_instance(text).start()
+    if "blkio" not in Kernel().v1 and Kernel().v2 is None:
+        pytest.skip("no controller of disks here")
+    return made
+
+
+#: Seconds in which 30 MiB cannot be written at 4 MiB in a second.
+LEAST_S = 6.0
+
+
+def seconds(instance: Instance, *words: str, where: Path, most_s: float) -> float:
+    """The time to write 30 MiB there: others only lengthen it, so the shortest of three counts."""
+    target = f"of={where / 'written'}"
+    command = ["dd", "if=/dev/zero", target, "bs=1M", "count=30", "oflag=direct", "status=none"]
+    took_s: list[float] = []
+    while len(took_s) < 3 and (not took_s or took_s[-1] >= most_s):
+        job = instance.ended(*words, "--", *command, cwd=where)
+        assert job["state"] == "COMPLETED", job
+        took_s.append(float(job["ended_at"] - job["started_at"]))
+    assert min(took_s) < most_s, took_s
+    return min(took_s)
+
+
+def test_a_rate_holds_on_the_disk_that_it_names_only(instance, extra):
+    slow = seconds(instance, "--io", "extra=4M", where=extra, most_s=20)
+    assert slow > LEAST_S
+    seconds(instance, "--io", "main=4M", where=extra, most_s=slow / 2)
+    assert seconds(instance, "--io", "main=4M", where=instance.work, most_s=20) > LEAST_S
+
+
+def test_a_rate_without_name_is_for_the_directorys_disk(instance, extra):
+    assert seconds(instance, "--io", "4M", where=extra, most_s=20) > LEAST_S
+    job_id = instance.submit("--io", "40M/20M", "--", "true", cwd=extra)
+    demand: dict[str, Any] = instance.show(job_id)["demand"]
+    assert (demand["read"], demand["write"]) == (40 * MIB, 20 * MIB)
+    assert demand["disks"]["extra"] == {"read": 40 * MIB, "write": 20 * MIB}
+    assert "io 40M/20M on disk extra\n" in instance.drf("show", job_id).stdout
+
+
+def test_each_disk_is_given_out_by_itself_and_a_reload_may_take_one_away(instance, extra):
+    holder = instance.running("--io", "extra=1M/40M", "--", "sleep", "600")["id"]
+    waits = instance.submit("--io", "extra=1M/20M", "--", "true")
+    other = instance.submit("--io", "main=1M/20M", "--", "true")
+    assert instance.wait_end(other)["state"] == "COMPLETED"
+    text = instance.show(waits)["reason"]["text"]
+    assert text.startswith("needs 20M/s of disk writes on extra, 10M/s free")
+
+    config = instance.config.read_text()
+    instance.config.write_text(config.replace(EXTRA.format(extra=extra), ""))
+    assert "jobs name the disk extra, which is not configured" in instance.drf("reload").stderr
+    assert "since its configuration was changed" in instance.show(waits)["reason"]["text"]
+    assert instance.show(holder)["state"] == "RUNNING"
+    instance.kill()
+    instance.start()
+    assert "since its configuration was changed" in instance.show(waits)["reason"]["text"]
+    assert instance.show(holder)["state"] == "RUNNING"
+    instance.config.write_text(config)
+    instance.drf("reload")
+    instance.drf("cancel", holder)
+    assert instance.wait_end(waits)["state"] == "COMPLETED"
+
+
+# -- suspending: the freezer holds every process, and memory stays charged ----------------------
+
+
+MIB = 1 << 20
+#: Touches 100 MiB and burns its cores, and so does a child in another session; each notes the
+#: signals that it is sent.
+HEAVY = """
+import os, signal, sys
+def note(number, frame):
+    open(signal.Signals(number).name, "w").close()
+for number in (signal.SIGTERM, signal.SIGCONT):
+    signal.signal(number, note)
+block = os.urandom(1 << 20) * 100
+if os.fork() == 0:
+    os.setsid()
+print("ready", os.getpid(), flush=True)
+while not os.path.exists("gate"):
+    pass
+sys.exit(7)
+"""
+
+
+def heavy(instance: Instance, *words: str) -> dict[str, Any]:
+    """A job of `HEAVY` that runs, with both its processes."""
+    job = instance.running(*words, "-m", "400M", "--", sys.executable, "-c", HEAVY)
+    wait_for("both processes", lambda: instance.output(job["id"]).count("ready") == 2)
+    return job
+
+
+def cpu_us(job: dict[str, Any]) -> int:
+    return Kernel().use(job)[0]
+
+
+def suspend(instance: Instance, job: dict[str, Any]) -> None:
+    instance.drf("suspend", job["id"])
+    instance.wait_state(job["id"], "SUSPENDED")
+
+
+#: A process counts as frozen just before it gives up its processor: so much, in microseconds, may
+#: be booked for the moment between.
+LAST_US = 20_000
+
+
+def stands_still(job: dict[str, Any]) -> None:
+    """The whole cgroup is frozen, and takes no time."""
+    assert Kernel().is_frozen(job)
+    before = cpu_us(job)
+    time.sleep(0.3)
+    assert cpu_us(job) - before < LAST_US
+
+
+def goes_on(job: dict[str, Any]) -> None:
+    # Whoever resumes it is answered when that is decided; the launcher thaws it a moment later.
+    wait_for("its thaw", lambda: not Kernel().is_frozen(job))
+    before = cpu_us(job)
+    wait_for("work", lambda: cpu_us(job) > before + 100_000)
+
+
+def test_a_suspended_job_takes_no_time_keeps_its_memory_and_does_not_notice(instance):
+    job = heavy(instance, "-c", "9")
+    other = instance.submit("-c", "9", "-m", "1G", "--", "true")
+    suspend(instance, job)
+    stands_still(job)
+    assert Kernel().use(job)[1] > 100 * MIB
+    assert instance.wait_end(other)["state"] == "COMPLETED"
+    stands_still(job)
+    instance.drf("resume", job["id"])
+    instance.wait_state(job["id"], "RUNNING")
+    goes_on(job)
+    (instance.work / "gate").touch()
+    over = instance.wait_end(job["id"])
+    assert (over["state"], over["exit_code"]) == ("FAILED", 7)
+    assert not (instance.work / "SIGCONT").exists(), "the freezer is not a signal"
+    assert instance.cgroups() == []
+
+
+def test_a_job_cancelled_while_frozen_is_killed_whole_without_a_word(instance):
+    job = heavy(instance)
+    pids = [int(word) for word in instance.output(job["id"]).split() if word.isdecimal()]
+    suspend(instance, job)
+    instance.drf("cancel", job["id"])
+    over = instance.wait_end(job["id"])
+    assert (over["state"], over["signal"]) == ("CANCELLED", signal.SIGKILL)
+    assert not any(map(is_alive, pids))
+    assert not (instance.work / "SIGTERM").exists()
+    assert instance.cgroups() == []
+
+
+def test_a_bomb_that_forks_for_ever_is_frozen_whole(instance):
+    bomb = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass\n"
+    job = instance.running("-c", "2", "--", sys.executable, "-c", bomb)
+    time.sleep(0.3)
+    suspend(instance, job)
+    stands_still(job)
+    instance.drf("cancel", job["id"])
+    assert instance.wait_end(job["id"])["state"] == "CANCELLED"
+    assert instance.cgroups() == []
+
+
+def test_what_a_user_keeps_suspended_gives_its_memory_to_others_in_the_end(lend, users):
+    """The time limit did not go on, and nobody else had the memory for as long as the user
+    liked."""
+    instance = lend(f'{CONFIG}[limits]\nsuspended = "3s"\n')
+    first, second = ({"user": each.pw_uid, "cwd": instance.home_for(each)} for each in users)
+    job = instance.running("-m", "17G", "-t", "1h", "--", "sleep", "3600", **first)
+    began_s = time.monotonic()
+    told = instance.drf("suspend", job["id"], **first)
+    assert "without drf resume it is ended at" in told.stderr
+    instance.wait_state(job["id"], "SUSPENDED")
+    other = instance.submit("-m", "17G", "--", "true", **second)
+    assert instance.wait_end(other)["state"] == "COMPLETED"
+    assert 3 <= time.monotonic() - began_s < patient(20)
+    over = instance.wait_end(job["id"])
+    assert over["state"] == "LIMIT_EXCEEDED"
+    assert "suspended for 3s" in over["outcome"]["text"]
+    assert instance.cgroups() == []

@@ -80,7 +80,7 @@ LOTS = {
 
 #: System tests that root's lot has besides, so that both of the guest's processors have as much.
 _WITH_ROOT = (
-    "exec", "identity", "inheritance", "private_tmp", "privileges", "shortages", "suspend",
+    "exec", "identity", "inheritance", "private_tmp", "privileges", "shortages",
 )  # fmt: skip
 WITH_ROOT = [f"tests/system/test_{name}.py" for name in _WITH_ROOT]
 #: Tests that are not run there. Those of identity need a compiler, which the guest has not; that of
