@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -156,10 +156,17 @@ _FILTERS = ("user", "name", "group", "states", "everything")
 _NOTHING = (None, (), False)
 
 
-def state_option(text: str) -> Callable[[F], F]:
-    return click.option(
-        "-s", "--state", "states", metavar="STATE", multiple=True, help=text,
-        type=click.Choice(STATES, case_sensitive=False),
+def filter_options(*, states: str, group: Sequence[str] = ("-g", "--group")) -> Callable[[F], F]:
+    """Add the options that choose jobs by what they have in common. `states` is the help of the
+    option for states, `group` the names of that for a group."""
+    return all_of(
+        click.option("-u", "--user", help="Jobs of this user."),
+        click.option("-n", "--name", help="Jobs of this name, or like `train-*`."),
+        click.option(*group, "group", metavar="NAME", help="Jobs of this group (submit --group)."),
+        click.option(
+            "-s", "--state", "states", metavar="STATE", multiple=True, help=states,
+            type=click.Choice(STATES, case_sensitive=False),
+        ),
     )  # fmt: skip
 
 
@@ -330,11 +337,8 @@ MOMENT = QuantityParam("TIME", parse_past)
 #: The arguments and options that select ended jobs.
 past_options = all_of(
     job_ids(required=False, only_read=True),
-    click.option("-u", "--user", help="Jobs of this user."),
+    filter_options(states="Jobs with this end state."),
     click.option("-a", "--all", "everybody", is_flag=True, help="Jobs of all users."),
-    state_option("Jobs with this end state."),
-    click.option("-n", "--name", help="Jobs of this name, or like `train-*`."),
-    click.option("-g", "--group", help="Jobs of this group (submit --group)."),
     click.option("-p", "--pool", help="Jobs of this pool and those below it."),
     click.option("--since", type=MOMENT, help="Jobs ended since: 2026-03-01, 14:30, 7d."),
     click.option("--until", type=MOMENT, help="Jobs ended before."),

@@ -20,11 +20,11 @@ from drfd_cli.options import (
     SIGNAL,
     all_of,
     connect,
+    filter_options,
     job_ids,
     prints_result,
     refuse_ids_with_filters,
     selection,
-    state_option,
 )
 from drfd_cli.output import Result
 
@@ -52,10 +52,7 @@ def selecting_by(*names: str) -> Callable[[Callable[..., Any]], Callable[..., An
     are those of the option that selects a group."""
     return all_of(
         job_ids(required=False),
-        click.option("-u", "--user", help="Jobs of this user."),
-        click.option("-n", "--name", help="Jobs of this name, or like `train-*`."),
-        click.option(*names, "group", metavar="NAME", help="Jobs of this group (submit --group)."),
-        state_option("Jobs in this state."),
+        filter_options(states="Jobs in this state.", group=names),
         click.option(
             "-a", "--all", "everything", is_flag=True, help="All your jobs; as root, all jobs."
         ),

@@ -15,11 +15,11 @@ from drfd_cli import output
 from drfd_cli.options import (
     colour_option,
     connect,
+    filter_options,
     job_ids,
     prints_result,
     refuse_ids_with_filters,
     selection,
-    state_option,
 )
 from drfd_cli.output import Result
 from drfd_cli.tables.columns import JOBS, picked
@@ -39,10 +39,7 @@ _COLUMNS = (
 
 @click.command("status")
 @job_ids(required=False, only_read=True)
-@click.option("-u", "--user", help="Only this user's jobs.")
-@click.option("-n", "--name", help="Only jobs of this name, or like `train-*`.")
-@click.option("-g", "--group", help="Only jobs of this group (submit --group).")
-@state_option("Only jobs in this state; of ended ones, the last 20.")
+@filter_options(states=f"Jobs in this state; of ended ones, the last {_RECENT}.")
 @click.option(
     "-a", "--all", "with_ended", is_flag=True, help=f"Also the last {_RECENT} ended jobs."
 )
