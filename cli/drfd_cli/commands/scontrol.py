@@ -151,7 +151,7 @@ def _show_step(names: list[str], found: Found) -> None:
     chosen = Choice(client, {"jobs": names})
     chosen.states = ["RUNNING", "SUSPENDED"]
     steps = [step for job in chosen.queued() or [] for step in steps_of(job, [])]
-    labels = {fields.value("i", step): step for step in steps}
+    labels = {str(fields.value("i", step)): step for step in steps}
     for label, step in labels.items():
         if not names or {label, label.partition(".")[0]} & set(names):
             _print([fields.filled(line, step) for line in _STEP], found)

@@ -60,8 +60,8 @@ def _read(shape: Any, view: Any) -> Any:
         case "#" | "oo":
             return dict(_EMPTY[shape])
         case str() if shape.startswith("%"):
-            text = fields.value(shape[1:], view)
-            return "" if text in ("(null)", "N/A", "n/a") else text
+            value = fields.value(shape[1:], view)
+            return "" if value in (None, "(null)", "N/A", "n/a") else value
         case str() if shape.startswith("#"):
             return number(view[shape[1:]])
         case str() if shape.startswith("="):
@@ -110,16 +110,15 @@ def _viewed(job: fields.View) -> fields.View:
         "status": [status], "signal": job["signal"] or None,
         "signal_name": (name_of(job["signal"]) if job["signal"] else "") or "",
         "is_held": job["state"] == "HELD", "raw_id": fields.raw_id(job),
-        "restarts": max(0, job["attempt"] - 1), "nice": -job["priority"],
         "gid": fields.group(job["uid"])[1] or 0, "may_restart": job.get("retry") is not None,
         "of_array": int(job["array_id"] or (job["id"] if waits else 0)),
-        "tasks": job.get("array_tasks") or "", "tasks_of_step": job.get("tasks_of_step", 1),
+        "tasks": job.get("array_tasks") or "",
         "limit": number(limit_s and limit_s // 60, infinite=limit_s is None),
         "starts": job["started_at"] or job["expected_start_at"] or 0, "ends": ends or 0,
         "suspends": job.get("suspended_at") or 0,
         "eligible": int(job["eligible_at"] or 0), "ended": int(job["ended_at"] or 0),
         "started": int(job["started_at"] or 0), "submitted": int(job["submitted_at"]),
-        "waited": fields.waited_s(job), "elapsed": int(fields.elapsed_s(job)),
+        "waited": fields.waited_s(job),
         "suspended": int(job.get("suspended_seconds", 0)),
         "cpu_s": int(used_s), "cpu_us": int(used_s % 1 * 1e6),
         "nodes": int(started), "on": host_name() * started,

@@ -70,8 +70,10 @@ _FIELD = re.compile(r"([^:,]+)(?:(:)(\.?)(\d*)([^,]*))?", re.ASCII)
 #: Where a column is to the right, its width if it has one, its sign (of a field of `-O` that has
 #: none its name in braces), and the text that follows it.
 Format = list[tuple[str, str, str, str]]
+#: Returns what a column holds; None for nothing.
+Show = Callable[["View"], object]
 #: By the signs of a format, the head of the column and what it holds.
-Signs = Mapping[str, tuple[str, Callable[["View"], str]]]
+Signs = Mapping[str, tuple[str, Show]]
 
 
 def span(seconds: float | None, *, whole: bool = False) -> str:
@@ -253,16 +255,6 @@ def always(value: str) -> Callable[[View], str]:
     return lambda job: value
 
 
-def _shown(value: Callable[[View], object]) -> Callable[[View], str]:
-    """Return the function that returns a value as Slurm prints it, nothing for None."""
-
-    def shown(view: View) -> str:
-        found = value(view)
-        return "" if found is None else str(found)
-
-    return shown
-
-
 @cache
 def group(uid: int) -> tuple[str, int | None]:
     """Return the name and the number of a user's first group, as far as this machine knows it."""
@@ -281,7 +273,7 @@ def waited_s(job: View) -> float:
 #: What `squeue` and `sacct` print of a job: its sign of `squeue -o`, or its name of `-O` in braces
 #: where it has none, the head there, and its names of `-O`; names of `sacct` with their widths,
 #: where these are not 10; and what it holds.
-_FIELDS: tuple[tuple[str, str, Callable[[View], object]], ...] = (
+_FIELDS: tuple[tuple[str, str, Show], ...] = (
     ("i JOBID jobarrayid stepid", "JobID -12", lambda job: _step_label(job, job_label(job))),
     ("A JOBID jobid", "JobIDRaw -12", lambda job: _step_label(job, str(raw_id(job)))),
     ("F ARRAY_JOB_ID arrayjobid", "", lambda job: job["array_id"] or job["id"]),
@@ -357,13 +349,13 @@ _FIELDS: tuple[tuple[str, str, Callable[[View], object]], ...] = (
 
 
 def by_sign(
-    rows: Iterable[tuple[str, Callable[[View], object]]],
-) -> tuple[dict[str, tuple[str, Callable[[View], str]]], dict[str, str]]:
+    rows: Iterable[tuple[str, Show]],
+) -> tuple[dict[str, tuple[str, Show]], dict[str, str]]:
     """Return head and value by the signs, and the signs by the names of `-O`, of rows that begin
     with these. A field of `-O` alone has its name as its sign, in braces."""
     words = [(text.split(), value) for text, value in rows if text]
     return (
-        {sign: (head, _shown(value)) for (sign, head, *_), value in words},
+        {sign: (head, value) for (sign, head, *_), value in words},
         {name: sign for (sign, _, *names), _ in words for name in (*names, sign.strip("{}"))
          if len(name) > 1},
     )  # fmt: skip
@@ -381,12 +373,12 @@ PRIORITIES: Signs = {
 
 
 def named(
-    rows: Iterable[tuple[str, Callable[[View], object]]],
-) -> dict[str, tuple[str, int, Callable[[View], str]]]:
+    rows: Iterable[tuple[str, Show]],
+) -> dict[str, tuple[str, int, Show]]:
     """Return by names in small letters, from rows of names and widths (10 if there is none): the
     head, the width, and what it holds. `Name=Head_of_it 9` has another head."""
     return {
-        name.lower(): ((head or name).replace("_", " "), int(width or 10), _shown(show))
+        name.lower(): ((head or name).replace("_", " "), int(width or 10), show)
         for text, show in rows
         for name, head, width in re.findall(r"(\w+)(?:=(\w+))?(?: (-?\d+))?", text)
     }
@@ -405,8 +397,8 @@ NAMES = dict(
 )
 
 
-def value(sign: str, job: View) -> str:
-    """Return a field by its sign, or by its name of `sacct` or of -O in braces."""
+def value(sign: str, job: View) -> object:
+    """Return what a field holds, by its sign, or by its name of `sacct` or of -O in braces."""
     name = sign.strip("{}")
     return NAMES[name][2](job) if name in NAMES else SIGNS[WORDS.get(name, name)][1](job)
 
@@ -490,7 +482,7 @@ def _order(letter: str, job: View) -> tuple[float, str]:
     if letter in numbers:
         number = numbers[letter]
         return (float("inf") if number is None else float(number), "")
-    return (0.0, SIGNS[letter][1](job))
+    return (0.0, _plain(SIGNS[letter][1](job)))
 
 
 def fill(asked: Format, values: Mapping[str, str]) -> str:
@@ -504,8 +496,9 @@ def fill(asked: Format, values: Mapping[str, str]) -> str:
     return text
 
 
-def _plain(text: str) -> str:
-    return output.clean(text, 1000)
+def _plain(value: object) -> str:
+    """Return a value as Slurm prints it."""
+    return "" if value is None else output.clean(value, 1000)
 
 
 def efficiency(job: View) -> list[str]:
@@ -537,7 +530,7 @@ _OF_JOB = (
 )  # fmt: skip
 
 
-def _cell(name: str, job: View, unit: str) -> str:
+def _cell(name: str, job: View, unit: str) -> object:
     if name not in NAMES or ("step" in job and name in _OF_JOB):
         return ""
     if unit and name in ("reqmem", "maxrss", "averss"):
