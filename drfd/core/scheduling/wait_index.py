@@ -101,9 +101,8 @@ class WaitIndex:
             self._held = dict.fromkeys(tables.queues, (self._nothing, self._nothing))
         #: The time of the latest pass (Unix time).
         self._latest_s = -inf
-        #: The estimated run times of the first jobs in seconds; and the shortest of each leaf, but
-        #: for those in which one has changed (see `shortest_s`).
-        self._lengths: dict[str, dict[Vector, float]] = {}
+        #: The shortest estimated run time of the first jobs of each leaf, in seconds, but for those
+        #: leaves in which one has changed (see `shortest_s`).
         self.shortest = Ranked()
         self._unmeasured = set[str]()
         self._make_rank: MakeRank | None = None
@@ -125,8 +124,8 @@ class WaitIndex:
 
     def forget_lengths(self, leaf: str) -> None:
         """Ask again for the estimated run times of all jobs of the leaf."""
-        self._lengths.pop(leaf, None)
-        self._forget_shortest(leaf)
+        self.shortest.put(leaf, None)
+        self._unmeasured.add(leaf)
 
     def catch_up(self, queues: Queues) -> None:
         """Touch the leaves whose queues have changed since the last call, and clear their list."""
@@ -156,12 +155,12 @@ class WaitIndex:
             if leaf in self._held or self._is_active(leaf)
         }
         self._touched.clear()
-        for leaf, demand in pass_context.suspended.values():
+        for leaf, _ in pass_context.suspended.values():
             # What is left of a suspended job changes with time.
-            self._forget_length(leaf, demand)
+            self.forget_lengths(leaf)
         for leaf, demands in touched.items():
-            for demand in demands:
-                self._forget_length(leaf, demand)
+            if demands:
+                self.forget_lengths(leaf)
             self._weigh(leaf)
         remeasured = self.share_tree.redivide()
         for leaf, demands in touched.items():
@@ -248,18 +247,10 @@ class WaitIndex:
             return self.alike
         return {demand for leaf in self.heads for _, demand in self.line(leaf)}
 
-    def length_s(self, leaf: str, demand: Vector, pass_context: PassContext) -> float:
-        """Return the estimated run time of the leaf's first job of this demand, in seconds."""
-        lengths = self._lengths.setdefault(leaf, {})
-        if demand not in lengths:
-            lengths[demand] = pass_context.length_s(self.heads[leaf][demand][1])
-        return lengths[demand]
-
     def shortest_s(self, pass_context: PassContext) -> float:
         """Bring `shortest` up to date, and return the least of it."""
         for leaf in self._unmeasured & self.heads.keys():
-            demands = [demand for _, demand in self.line(leaf)]
-            lengths = [self.length_s(leaf, each, pass_context) for each in demands]
+            lengths = [pass_context.length_s(job_id) for (_, job_id), _ in self.line(leaf)]
             self.shortest.put(leaf, min(lengths))
         self._unmeasured.clear()
         return self.shortest.line[0][0] if self.shortest.line else inf
@@ -347,7 +338,7 @@ class WaitIndex:
 
     def _set_head(self, leaf: str, demand: Vector, entry: Entry | None) -> None:
         heads, line = self.heads[leaf], self.heads_in_order[leaf]
-        self._forget_length(leaf, demand)
+        self.forget_lengths(leaf)
         before = heads.pop(demand, None)
         alike = self.alike.setdefault(demand, [])
         if before is not None:
@@ -359,14 +350,6 @@ class WaitIndex:
             insort(alike, (entry, leaf))
         elif not alike:
             del self.alike[demand]
-
-    def _forget_length(self, leaf: str, demand: Vector) -> None:
-        self._lengths.get(leaf, {}).pop(demand, None)
-        self._forget_shortest(leaf)
-
-    def _forget_shortest(self, leaf: str) -> None:
-        self.shortest.put(leaf, None)
-        self._unmeasured.add(leaf)
 
     def _head(self, queue: LeafQueue | None, leaf: str, demand: Vector) -> Entry | None:
         """Return the leaf's first job of this demand that may start beside those that the pass has
