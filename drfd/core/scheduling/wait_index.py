@@ -240,6 +240,11 @@ class WaitIndex:
         """Return the first jobs of a leaf at which a pass looks, in order."""
         return self.heads_in_order.get(leaf, [])[:MOST_DEMANDS]
 
+    def is_unread(self, leaf: str, demand: Vector) -> bool:
+        """Return whether a pass looks at none of the leaf's jobs with this demand."""
+        entry, line = self.heads.get(leaf, {}).get(demand), self.line(leaf)
+        return entry is not None and (entry, demand) > line[-1]
+
     @property
     def demands(self) -> Collection[Vector]:
         """The demands at which a pass looks."""
