@@ -45,7 +45,7 @@ _DEEPEST = 20
 _MOST_DIGITS, _LARGEST, _FINEST = 60, 18, -18
 
 
-_Weight = Decimal | dict[str, Decimal] | list[Decimal] | None
+_Weight = Decimal | dict[str, Decimal] | None
 
 
 class PoolSpec(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -80,11 +80,8 @@ class Spec(Struct, forbid_unknown_fields=True, kw_only=True):
 
     def weights(self, node: User | PoolSpec) -> tuple[Fraction, ...]:
         """Return a weight for each resource, in the order of the capacity."""
-        match node.weight:
-            case Decimal() as weight:
-                return (Fraction(weight),) * len(self.capacity)
-            case list() as weights:
-                return tuple(map(Fraction, weights))
+        if isinstance(node.weight, Decimal):
+            return (Fraction(node.weight),) * len(self.capacity)
         by_name = node.weight or {}
         return tuple(Fraction(by_name.get(name, 1)) for name in self.capacity)
 
@@ -173,15 +170,10 @@ def _check_user(spec: Spec, user: User, place: str, names: Collection[str]) -> N
 
 
 def _check_weight(spec: Spec, node: User | PoolSpec, place: str) -> None:
-    weight = node.weight
-    if isinstance(weight, list):
-        if len(weight) != len(spec.capacity):
-            refuse(place, "is not one number for each resource", "write 2")
-        weight = dict(zip(spec.capacity, weight, strict=True))
-    if isinstance(weight, Decimal):
-        _check_number(weight, place)
+    if isinstance(node.weight, Decimal):
+        _check_number(node.weight, place)
     else:
-        _check_numbers(spec, weight or {}, place)
+        _check_numbers(spec, node.weight or {}, place)
 
 
 def _check_numbers(

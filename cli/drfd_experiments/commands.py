@@ -42,7 +42,7 @@ def alloc(spec: str) -> Result:
     \b
     policy  drf, hdrf, hdrf-naive, algorithm1, asset, ceei, cpu, slots, fifo
     mode    discrete (whole tasks) or continuous (tasks can be cut)
-    weight  a number, or one for each resource
+    weight  a number, or one for each resource: {"cpu": 2}
     tasks   how many a user has; null is without end
     pool    of a user, one of "pools": {"lab": {"weight": 2, "parent": null}}
     slots   how many tasks run at once under the policy slots
