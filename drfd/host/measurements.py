@@ -399,7 +399,7 @@ def _io_stat(text: str) -> dict[str, tuple[int, int]]:
 def _is_stacked(device: str) -> bool:
     try:
         return bool(os.listdir(f"{SYS_DEV_BLOCK}/{device}/slaves"))
-    except OSError:
+    except (OSError, ValueError):
         return False
 
 

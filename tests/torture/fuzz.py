@@ -194,7 +194,6 @@ class Desk:
 
     def __init__(self) -> None:
         self._count = 0
-        self._loop = asyncio.new_event_loop()
         self._open()
 
     def __call__(self, data: bytes) -> None:
@@ -206,7 +205,7 @@ class Desk:
             return
         self._count += 1
         if self._count % self._FRESH == 0:
-            self._forget()
+            self.close()
             self._open()
         self._loop.run_until_complete(self._ask(request))
 
@@ -222,6 +221,7 @@ class Desk:
         self._shell.host.take()
 
     def _open(self) -> None:
+        self._loop = asyncio.new_event_loop()
         shm = Path("/dev/shm")
         self._place = tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None)
         place = Path(self._place.name)
@@ -229,10 +229,8 @@ class Desk:
         self._requests = make_desk_over(self._shell, place, Config()).requests
 
     def close(self) -> None:
-        self._forget()
+        # With the turns that are due.
         self._loop.close()
-
-    def _forget(self) -> None:
         self._requests.close()
         self._shell.engine.ledger.check()
         self._shell.journal.close()
