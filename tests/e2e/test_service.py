@@ -1,7 +1,10 @@
-"""drfd as a service manager runs it: a launcher of its own, words to the manager, an end; and
-without a system daemon, where `drf` starts the user's own.
+"""drfd as a service manager runs it: a launcher of its own, words to the manager, an end; without
+a system daemon, where `drf` starts the user's own; and killed at any time. (At every failpoint:
+tests/torture/test_crash_matrix.py.) What is told of jobs that are over outlives that, too.
 """
 
+import csv
+import io
 import json
 import os
 import pwd
@@ -20,7 +23,20 @@ from pathlib import Path
 import pytest
 
 from drfd.common.paths import SYSTEM_SOCKET
-from instance import ALONE, BIN, PLAIN, Instance, patient, wait_for
+from instance import (
+    ALONE,
+    BIN,
+    BLOWS,
+    GATE,
+    PLAIN,
+    ROOMY,
+    SMALL,
+    Instance,
+    is_alive,
+    parent_of,
+    patient,
+    wait_for,
+)
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 #: Whoever runs the tests may be root, whose jobs the system's daemon does not take.
@@ -313,3 +329,104 @@ def test_a_reader_that_leaves_early_is_no_failure():
     ) as process:
         process.stdout.close()
         assert (process.stderr.read(), process.wait()) == (b"", 0)
+
+
+# -- killing drfd, its launcher, or both, costs nothing: no job is lost, or run twice -----------
+
+
+@pytest.mark.parametrize("blow", BLOWS)
+def test_jobs_of_every_kind_come_through(lend, blow):
+    instance = lend(ROOMY)
+    script = f"echo $$; {GATE}; exit "
+    living = [instance.submit(*SMALL, "--", "sh", "-c", f"{script}{code}") for code in range(5)]
+    for job_id in living:
+        instance.wait_state(job_id, "RUNNING")
+    pids = [int(wait_for("a pid", lambda i=i: instance.output(i))) for i in living]
+    held = instance.submit("--hold", "--", "true")
+    instance.strike(blow)
+    assert [instance.show(job_id)["state"] for job_id in living] == ["RUNNING"] * 5
+    assert [instance.show(job_id)["attempt"] for job_id in living] == [1] * 5
+    assert [is_alive(pid) for pid in pids] == [True] * 5
+    (instance.work / "gate").touch()
+    ends = [instance.wait_end(job_id) for job_id in living]
+    assert [job["exit_code"] for job in ends] == list(range(5))
+    assert [int(instance.output(job_id)) for job_id in living] == pids, "each ran once"
+    assert instance.show(held)["state"] == "HELD"
+
+
+def test_a_time_limit_that_passed_meanwhile_is_enforced_at_once(lend):
+    instance = lend(ROOMY)
+    # Not so short that it might have passed before anybody has looked.
+    limit_s = 5
+    job_id = instance.submit("-c", "0.1", "-t", f"{limit_s}s", "--", "sleep", "600")
+    started_s = instance.wait_state(job_id, "RUNNING")["started_at"]
+    instance.kill()
+    wait_for("the time limit", lambda: time.time() > started_s + limit_s + 0.5)
+    instance.start()
+    assert instance.wait_end(job_id)["state"] == "TIMEOUT"
+
+
+def test_a_job_that_comes_before_the_launcher_is_ready_starts_when_it_is(instance):
+    """As after every start of a user's own daemon, which answers before its launcher is up."""
+    for _ in range(3):
+        instance.stop()
+        instance.launch()
+        done = wait_for(
+            "the first answer",
+            lambda: [
+                done
+                for done in [instance.drf("submit", "-q", "--", "true", check=False)]
+                if done.returncode == 0
+            ],
+        )[0]
+        assert instance.wait_end(int(done.stdout))["state"] == "COMPLETED"
+
+
+def test_when_the_launchers_supervisor_dies_the_daemon_ends_and_says_so(instance):
+    """Nobody would start a launcher, nor any job, any more; jobs that run go on."""
+    job_id = instance.running("--", "sh", "-c", f"{GATE}; exit 5")["id"]
+    os.kill(parent_of(instance.launcher_pid()), signal.SIGKILL)
+    wait_for("the daemon's end", instance.is_dead)
+    assert "the supervisor of the launcher has died" in instance.log.read_text()
+    (instance.work / "gate").touch()
+    instance.start()
+    assert instance.wait_end(job_id)["exit_code"] == 5
+
+
+# -- what is over ------------------------------------------------------------------------------
+
+HOLD = "import time; block = bytearray(80 << 20); time.sleep(3)"
+HOLDER = ("-p", "A", "--", sys.executable, "-c", HOLD)
+
+
+@pytest.mark.anew
+def test_history_report_and_why_tell_of_them_also_after_a_restart(instance):
+    for _ in range(3):
+        instance.submit("-c", "3", "-m", "1G", "-n", "train", *HOLDER)
+    instance.submit("-p", "B", "-m", "0.1G", "--", "sh", "-c", "exit 127")
+    assert instance.drf("wait", 1, 2, 3, 4, check=False).returncode == 127
+    instance.stop()
+    instance.start()
+
+    def ids(*words: str) -> list[int]:
+        found = json.loads(instance.drf("history", "--json", *words).stdout)
+        return sorted(job["id"] for job in found["jobs"])
+
+    assert ids() == [1, 2, 3, 4]
+    assert ids("-s", "failed") == [4]
+    assert ids("--name", "train", "--since", "1h", "-p", "A") == [1, 2, 3]
+    rows = list(csv.DictReader(io.StringIO(instance.drf("history", "--csv").stdout)))
+    assert sorted(row["exit_code"] for row in rows) == ["0", "0", "0", "127"]
+    peaks = [int(row["memory_peak"]) for row in rows if row["exit_code"] == "0"]
+    assert all(80 << 20 < peak < 500 << 20 for peak in peaks)
+
+    report = json.loads(instance.drf("report", "--json").stdout)
+    by_name = {row["name"]: row for row in report["rows"]}
+    advice = by_name["train"]["advice"]
+    assert (by_name["train"]["jobs"], by_name["exit"]["advice"]) == (3, None)
+    assert report["total"]["cores"]["used"] == sum(row["cores"]["used"] for row in report["rows"])
+    options = advice["options"]
+    assert f"next time drf submit {' '.join(options)}" in instance.drf("report").stdout
+    assert f"next time: drf submit {' '.join(options)}" in instance.drf("why", 2).stdout
+    assert "127 is a shell's word for: there is no such command" in instance.drf("why", 4).stdout
+    assert instance.ended(*options, *HOLDER)["state"] == "COMPLETED", "what is advised is enough"

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.vm
 #: User → end-to-end tests. All of them would take an hour on emulated processors, so the users
 #: get those that depend on what they are: a log-in session, cgroups, runners that outlive drfd.
 _RESTARTS = [
-    "tests/e2e/test_restart.py::test_jobs_of_every_kind_come_through[both]",
+    "tests/e2e/test_service.py::test_jobs_of_every_kind_come_through[both]",
 ]
 E2E = {
     "root": _RESTARTS,
@@ -79,9 +79,7 @@ LOTS = {
 }
 
 #: System tests that root's lot has besides, so that both of the guest's processors have as much.
-_WITH_ROOT = (
-    "exec", "identity", "inheritance", "private_tmp", "privileges", "shortages",
-)  # fmt: skip
+_WITH_ROOT = ("exec", "identity", "inheritance", "private_tmp", "shortages")
 WITH_ROOT = [f"tests/system/test_{name}.py" for name in _WITH_ROOT]
 #: Tests that are not run there. Those of identity need a compiler, which the guest has not; that of
 #: hostile users takes long on an emulated processor.

@@ -2,7 +2,6 @@
 
 import os
 import re
-import resource
 import signal
 import sys
 import time
@@ -111,19 +110,6 @@ def test_what_the_job_and_its_children_used_is_on_record(runs):
     assert ended["written_bytes"] == 0 or 4 << 20 <= ended["written_bytes"] < 64 << 20
 
 
-def test_the_end_waits_until_it_can_be_written_down(runs):
-    """Nobody else knows it."""
-    runner = runs.start()
-    job = runs.pid()
-    before = resource.prlimit(runner, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
-    runs.go()
-    until("the end of the job", lambda: not lives(job))
-    time.sleep(0.3)
-    assert runs.files.read().exited is None
-    resource.prlimit(runner, resource.RLIMIT_FSIZE, before)
-    assert how(runs) == (7, None)
-
-
 def test_the_end_is_that_of_the_first_process(runs):
     """Orphans that the runner reaps meanwhile end in their own ways."""
     script = "(sh -c 'exit 3' &); (sh -c 'kill -9 $$' &); sleep 0.05; exit 7"
@@ -217,14 +203,6 @@ def test_a_bell_that_nobody_answers_does_not_hold_up_the_runner(runs, tmp_path):
     assert how(runs) == (4, None)
     os.close(full)
     bell.close()
-
-
-def test_a_job_that_writes_too_much_is_killed_and_that_is_on_record(runs):
-    flood = shell("yes & wait", cwd=runs.work, output_max_bytes=1 << 20)
-    attempt = runs.over(runs.start(flood))
-    assert how(runs) == (None, signal.SIGKILL)
-    assert attempt.exited is not None
-    assert attempt.exited["output_bytes"] > 1 << 20
 
 
 def test_root_asks_nothing_of_the_file_system_that_an_output_is_on(runs):
