@@ -388,14 +388,6 @@ def keys_of(*pieces: bytes) -> list[str]:
     return [key for piece in pieces for key in keys.feed(piece)]
 
 
-def test_a_key_is_known_whole_and_byte_by_byte_and_others_take_nothing_with_them():
-    for sent, key in SENT.items():
-        assert keys_of(sent) == [key]
-        assert keys_of(*(bytes([each]) for each in sent)) == [key]
-    for sent in NOTHING:
-        assert keys_of(sent, b"j") == keys_of(*(bytes([each]) for each in sent), b"j") == ["j"]
-
-
 @given(
     st.lists(st.sampled_from([*SENT, *NOTHING]), max_size=20),
     st.lists(st.integers(0, 100), max_size=8),

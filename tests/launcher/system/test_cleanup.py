@@ -4,6 +4,7 @@ deleted that somebody else has filled, in private spaces above all."""
 import errno
 import os
 import selectors
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,12 +14,15 @@ from pathlib import Path
 import pytest
 
 import kernel_calls
-from drfd.launcher.system import private_tmp
+from drfd.launcher.system import private_tmp, process
 from drfd.launcher.system.background import BackgroundWork
-from drfd.launcher.system.cleanup import IpcSweeps
+from drfd.launcher.system.cleanup import IpcSweeps, has_processes
+from drfd.launcher.system.files import put
 from drfd.launcher.system.private_tmp import PrivateSpaces, Unsafe, open_home
 from drfd.linux import syscalls
-from launcher.rig import alone
+from drfd.linux.kernel_files import get
+from instance import stat_of
+from launcher.rig import WAIT_S, alone, pid_in, python, state_of, until
 
 # -- work ---------------------------------------------------------------------------------
 
@@ -30,7 +34,7 @@ def selector() -> Iterator[selectors.DefaultSelector]:
     made.close()
 
 
-def until(selector: selectors.DefaultSelector, is_so: Callable[[], object]) -> None:
+def turn_until(selector: selectors.DefaultSelector, is_so: Callable[[], object]) -> None:
     deadline = time.monotonic() + 120
     while not is_so() and time.monotonic() < deadline:
         for chosen, _ in selector.select(0.1):
@@ -66,7 +70,7 @@ def test_work_that_cannot_end_yet_keeps_nobody_waiting(selector, freezer):
     state = freezer / "freezer.state"
     state.write_text("FROZEN")
     # A process that has not run yet is frozen when it does.
-    until(selector, lambda: state.read_text() == "FROZEN\n")
+    turn_until(selector, lambda: state.read_text() == "FROZEN\n")
     # Else a launcher that waits would wait for ever.
     with subprocess.Popen(["sh", "-c", f"sleep 30; echo THAWED >{state}"]) as thawing:
         background.kill(pid)
@@ -74,7 +78,7 @@ def test_work_that_cannot_end_yet_keeps_nobody_waiting(selector, freezer):
         assert ended == []
         thawing.kill()
     state.write_text("THAWED")
-    until(selector, lambda: ended)
+    turn_until(selector, lambda: ended)
     assert not selector.get_map()
 
 
@@ -87,7 +91,7 @@ def test_work_has_only_the_descriptors_that_it_was_given(selector, tmp_path):
 
     script = f"for each; do test -e /proc/$$/fd/$each; echo $? >> {told}; done"
     background.start(["sh", "-c", script, "sh", str(given), str(secret)], ended.append, given)
-    until(selector, lambda: ended)
+    turn_until(selector, lambda: ended)
     os.close(given)
     os.close(secret)
     assert told.read_text().split() == ["0", "1"]
@@ -162,7 +166,7 @@ class Loop:
 
     def until_quiet(self) -> None:
         """Until no process is at work any more."""
-        until(self.selector, lambda: not self.selector.get_map())
+        turn_until(self.selector, lambda: not self.selector.get_map())
 
 
 @pytest.fixture
@@ -306,7 +310,7 @@ def test_who_fills_a_space_keeps_nobody_waiting(loop, home, monkeypatch, tmp_pat
     spaces = loop.spaces(home)
     monkeypatch.setattr(private_tmp, "_RM", str(slow))
     spaces.sweep(set(), None)
-    until(loop.selector, lambda: names(home) == ["gone-00-61777", "gone-01-61777"])
+    turn_until(loop.selector, lambda: names(home) == ["gone-00-61777", "gone-01-61777"])
     with go.open("wb"):
         go.unlink()
     loop.until_quiet()
@@ -421,3 +425,124 @@ def test_a_tree_deeper_than_paths_or_stack_is_deleted(loop, home, filled):
         fd = inner
     os.close(fd)
     remove_all(loop, home)
+
+
+# -- facts about processes, and files of the kernel ---------------------------------------------
+
+
+@pytest.mark.parametrize("name", [") R 1 1 (", "a b) S 9 9 9", "((("])
+def test_a_programs_name_cannot_pass_for_numbers(start, tmp_path, name):
+    """The second field of /proc/PID/stat is whatever the user calls it."""
+    script = "printf '%s' \"$1\" > /proc/$$/comm; echo $$ > named; read line"
+    odd = start("sh", "-c", script, "sh", name, cwd=tmp_path, stdin=subprocess.PIPE)
+    assert pid_in(tmp_path / "named") == odd.pid
+    assert f"({name})" in Path(f"/proc/{odd.pid}/stat").read_text()
+    assert process.start_ticks(odd.pid) is not None
+    assert odd.pid in process.descendants(os.getpid())
+    assert odd.pid in process.session_members(os.getsid(0))
+
+
+@pytest.mark.parametrize(
+    ("pid", "latest", "is_new"),
+    [(100, 100, True), (100, 9000, True), (100, 99, False), (100, 32000, False), (200, 100, False)],
+)
+def test_a_pid_that_comes_round_again_soon_is_not_that_of_a_new_process(
+    monkeypatch, pid, latest, is_new
+):
+    """A user who forks up to just before it could have another's process take its place."""
+    child = os.posix_spawn("/bin/true", ["true"], {})
+    assert process.is_new(child)
+    os.waitpid(child, 0)
+    files = {"/proc/loadavg": f"0.1 0.1 0.1 1/9 {latest}\n", "/proc/sys/kernel/pid_max": "32768\n"}
+    monkeypatch.setattr(process, "get", files.__getitem__)
+    assert process.is_new(pid) is is_new
+
+
+def test_a_process_lives_when_only_its_main_thread_has_left(start, tmp_path, monkeypatch):
+    """pthread_exit(3) in main: the kernel shows a zombie, and the other threads run on."""
+    code = (
+        "import ctypes, os, threading, time\n"
+        "threading.Thread(target=time.sleep, args=(60,)).start()\n"
+        "os.posix_spawn('/bin/sleep', ['sleep', '60'], {})\n"
+        "print('up', file=open('up', 'w'), flush=True)\n"
+        "ctypes.CDLL(None).syscall({'x86_64': 60, 'aarch64': 93}[os.uname().machine], 0)\n"
+    )
+    if os.uname().machine not in ("x86_64", "aarch64"):
+        pytest.skip("the number of exit(2) is known for x86-64 and arm64 only")
+    headless = start(*python(code), cwd=tmp_path, start_new_session=True)
+    until("a process without main thread", lambda: state_of(headless.pid) == "Z")
+    assert len(os.listdir(f"/proc/{headless.pid}/task")) == 2
+    pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    (child,) = [pid for pid in pids if stat_of(pid)[1:2] == [str(headless.pid)]]
+    try:
+        assert sorted(process.session_members(headless.pid)) == [headless.pid, child]
+        assert {headless.pid, child} <= set(process.descendants(os.getpid()))
+        with monkeypatch.context() as alone:
+            alone.setattr(os, "listdir", lambda path: [str(headless.pid)])
+            assert has_processes(os.getuid()), "its user's IPC objects may be in use"
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_one_that_may_not_be_signalled_saves_no_other(start, tmp_path):
+    """A user's job can start a setuid program, which only root may kill. Signal 0 hurts nobody."""
+    theirs = start("sleep", "60").pid if os.getuid() == 0 else 1
+    code = (
+        "import os; from drfd.launcher.system import process\n"
+        "if os.getuid() == 0: os.setresuid(*[65534] * 3)\n"
+        "try: os.kill(int(sys.argv[1]), 0)\n"
+        "except PermissionError:\n"
+        "    pids = [int(sys.argv[1])]\n"
+        "    process.signal_those(pids, lambda: pids, 0)\n"
+        "    print('went on')\n"
+    )
+    tried = start(*python(code, theirs), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, err = tried.communicate(timeout=WAIT_S)
+    assert (out, err) == (b"went on\n", b"")
+
+
+def test_who_has_the_number_of_one_that_has_left_is_not_signalled():
+    """Root killed somebody else's process, where a job was slow to be frozen."""
+    with subprocess.Popen(["sleep", "60"]) as member, subprocess.Popen(["sleep", "60"]) as other:
+        listed = [member.pid, other.pid, 1 << 22]
+        process.signal_those(listed, lambda: [member.pid], signal.SIGKILL)
+        assert member.wait(60) == -signal.SIGKILL
+        assert other.poll() is None
+        other.kill()
+
+
+def test_thousands_are_listed_a_few_times_and_only_as_far_as_they_go():
+    """The launcher's only thread took a second for the signals to a job of four thousand: it listed
+    all of them, in seven hierarchies, for each hundred. Meanwhile nobody's job began."""
+    lists = []
+
+    def listed() -> Iterator[int]:
+        lists.append(0)
+        yield member.pid
+        lists.append("more")
+
+    with subprocess.Popen(["sleep", "60"]) as member:
+        pids = [*range(1 << 22, (1 << 22) + 4000), member.pid]
+        process.signal_those(pids, listed, signal.SIGKILL)
+        assert member.wait(60) == -signal.SIGKILL
+    assert "more" not in lists
+    assert len(lists) <= 8
+
+
+# -- files of the kernel, written and read at once ----------------------------------------
+
+
+NAME = "/proc/self/comm"
+
+
+@pytest.fixture(autouse=True)
+def name() -> Iterator[None]:
+    """The name of this process, which tests change, is what it was afterwards."""
+    before = get(NAME)
+    yield
+    put(NAME, before.strip())
+
+
+def test_a_value_that_is_refused_is_an_error_that_names_the_file():
+    with pytest.raises(OSError, match="'/proc/self/oom_score_adj'"):
+        put("/proc/self/oom_score_adj", "5000")
