@@ -376,7 +376,7 @@ class Edits:
     fields: Submission
     #: Names of secret variables to take from the present environment.
     export: tuple[str, ...] = ()
-    #: Fields of the submission that are taken away.
+    #: Fields of the submission that are taken away before.
     gone: frozenset[str] = frozenset()
     #: Other words of the command; the text of a script stays, unlike with "argv" among `fields`.
     words: tuple[str, ...] = ()
@@ -385,12 +385,11 @@ class Edits:
 
     def applied(self, submission: Submission) -> dict[str, object]:
         """Return the fields of a submission with the changes. Raises Refused."""
-        found = {**submission, **self.fields}
-        for name in self.gone:
-            found.pop(name, None)
-        for name in found.keys() & _PARTS:
+        base = {name: value for name, value in submission.items() if name not in self.gone}
+        found = {**base, **self.fields}
+        for name in found.keys() & PARTS:
             # What is not named stays as it was: another number of retries leaves the outcomes.
-            parts = {**submission.get(name, {}), **found[name]}
+            parts = {**base.get(name, {}), **found[name]}
             found[name] = {part: value for part, value in parts.items() if value is not None}
         found = completed(found, os.environ)
         if self.words:
@@ -405,7 +404,7 @@ class Edits:
         if merged and "stdout" in self.fields and "stderr" not in self.fields:
             found["stderr"] = self.fields["stdout"]
         if "demand" in self.fields:
-            found["demand"] = _merged(submission["demand"], self.fields["demand"])
+            found["demand"] = _merged(base.get("demand", {}), self.fields["demand"])
         for name in self.export:
             if name not in os.environ:
                 raise Refused("bad-value", f"--export {name}: there is no such variable")
@@ -414,7 +413,7 @@ class Edits:
 
 
 #: Fields of which each of several options sets a part.
-_PARTS = {each.field for each in OPTIONS if len(of_field(each.field)) > 1} - {"demand"}
+PARTS = {each.field for each in OPTIONS if len(of_field(each.field)) > 1} - {"demand"}
 
 
 def _merged(before: Submission, wish: Submission) -> dict[str, Any]:

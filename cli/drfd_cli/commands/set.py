@@ -26,7 +26,7 @@ from drfd.common.units import parse_duration, show_duration
 from drfd.protocol.job_options import OPTIONS, Option
 from drfd_cli import output
 from drfd_cli.commands.job_actions import act, selecting_by
-from drfd_cli.commands.retry import Edits, Resubmission, changes_of
+from drfd_cli.commands.retry import PARTS, Edits, Resubmission, changes_of
 from drfd_cli.commands.wait import job_line
 from drfd_cli.options import KnowingOthers, all_of, click_option, connect, filters_in, job_id
 from drfd_cli.output import Result
@@ -219,16 +219,11 @@ def edit(job_id: Ref) -> None:
         return
     for remark in found.remarks:
         output.say(remark)
-    changed = {
-        name: value for name, value in found.fields.items() if before.fields.get(name) != value
-    }
-    if "demand" in changed or "demand" not in found.fields:
-        changed["demand"] = _demand(before.fields["demand"], found.fields)
-    gone = set(before.fields) - set(found.fields)
-    for name in changed.keys() & before.fields.keys() - {"demand"}:
-        if isinstance(changed[name], dict):
-            changed[name] = {**dict.fromkeys(before.fields[name]), **changed[name]}
-    changes = replace(found, fields=changed, gone=frozenset(gone))
+    # What was told is replaced by what is told now; of parts, those without a line stay.
+    fields = {"demand": {}, **found.fields}
+    some = PARTS & fields.keys() & before.fields.keys()
+    fields |= {name: {**dict.fromkeys(before.fields[name]), **fields[name]} for name in some}
+    changes = replace(found, fields=fields, gone=frozenset(before.fields) - some)
     if reply["live"]:
         _replace(client, reply, changes)
         return
@@ -238,24 +233,6 @@ def edit(job_id: Ref) -> None:
         raise error
     for again in call.done:
         output.tell(f"submitted job {again.reply['id']}, a retry of {again.of} with these changes")
-
-
-def _demand(before: Submission, fields: Submission) -> dict[str, Any]:
-    """Return the changed demand. Lines that were removed ask for nothing of what they named.
-    Raises Refused without cores or memory, of which each job has some."""
-    found = dict(fields.get("demand", {}))
-    for key, option in (("cores_milli", "-c CORES"), ("memory_bytes", "-m SIZE")):
-        if key not in found:
-            raise Refused(
-                "bad-value", f"there is no line {_MARK}{option} any more; nothing changed"
-            )
-    if "read_bps" in before and "read_bps" not in found and "disks" not in found:
-        found |= {"read_bps": 0, "write_bps": 0}
-    no_rates = {"read_bps": 0, "write_bps": 0}
-    for key, none in (("gres", 0), ("gres_memory", 0), ("disks", no_rates)):
-        gone = set(before.get(key, {})) - set(found.get(key, {}))
-        found |= {key: {**found.get(key, {}), **dict.fromkeys(gone, none)}} if gone else {}
-    return found
 
 
 def _refuse_unfit(reply: SubmissionReply) -> None:
@@ -373,7 +350,7 @@ def _replace(client: Connection, reply: SubmissionReply, changes: Edits) -> None
     """Submit a job in place of a waiting one. Raises Refused, and then leaves it as it was, or
     Unavailable, which says what may have become of it."""
     label, conditions = reply["label"], reply.get("conditions", {})
-    fields = changes.applied({"demand": {}, **reply["submission"], **_conditions(reply)})
+    fields = changes.applied({**reply["submission"], **_conditions(reply)})
     select, was_held = {"ids": [int(label)]}, conditions.get("held", False)
     release = f"drf release {label} lets it start"
     if not was_held:
