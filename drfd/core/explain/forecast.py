@@ -34,8 +34,8 @@ from drfd.core.scheduling.policies import RANKS, Plan
 from drfd.core.scheduling.release_times import Certainty, StartForecast, least_certain
 from drfd.core.scheduling.scheduler import Scheduler, start_events
 
-#: Maximum number of passes in a forecast.
-_MOST_PASSES = 300
+#: Maximum number of passes in a forecast, also of those that are due by time alone.
+_MOST_PASSES = 600
 #: The expected start of a job of which too little is known.
 NEVER_KNOWN = StartForecast(None, Certainty.UNKNOWN)
 #: Stands for the end of the load from outside in place of a job's id.
