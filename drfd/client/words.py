@@ -61,10 +61,10 @@ _TWELVE = r"\b(0?[1-9]|1[0-2])((?::[0-5][0-9]){0,2})\s*([ap])\.?m\b\.?"
 _BEGIN_HINT = "write 18:00, 6pm, now+2h, tomorrow, 2026-11-21 or 2026-11-21T08:00"
 _PAST_HINT = "write 2026-03-01, '2026-03-01 14:30', 14:30, yesterday, or 7d for seven days ago"
 
-#: A job or an array, or a task as `42_7`.
 #: A feature of a machine, as the configuration names it.
 _FEATURE = r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,63}"
 
+#: A job or an array, or a task as `42_7`.
 Ref = int | str
 
 

@@ -65,9 +65,26 @@ function read(text) {
   }));
 }
 
+// The resources of an object that has an amount of each, without those of which it has none.
+function amounts(object) {
+  return Object.entries(object).filter(([, amount]) => typeof amount === "number" && amount);
+}
+
+// How people see a resource: its title, and its amounts.
+function resource(name) {
+  if (name === "cores") return ["Cores", cores];
+  const isOfDisks = name === "read" || name === "write";
+  const title = isOfDisks ? `Disk ${name}` : name[0].toUpperCase() + name.slice(1);
+  return [title, (amount) => size(amount) + (isOfDisks ? "/s" : "")];
+}
+
 function demand(amount) {
+  const told = amounts(amount).filter(([name]) => name !== "cores_max").map(([name, each]) => {
+    const [title, show] = resource(name);
+    return `${show(each)} ${title.toLowerCase()}`;
+  });
   const gres = Object.entries(amount.gres ?? {}).filter(([, count]) => count);
-  return [`${cores(amount.cores)} cores`, size(amount.memory), ...gres.map(([name, count]) => `${count} ${name}`)].join(", ");
+  return [...told, ...gres.map(([name, count]) => `${count} ${name}`)].join(", ");
 }
 
 // -- tables ---------------------------------------------------------------------------------------

@@ -51,19 +51,6 @@ function bar(parent, key, name, told, parts) {
   return made;
 }
 
-// The resources of an object that has an amount of each, without those of which it has none.
-function amounts(object) {
-  return Object.entries(object).filter(([, amount]) => typeof amount === "number" && amount);
-}
-
-// How people see a resource: its title, and its amounts.
-function resource(name) {
-  if (name === "cores") return ["Cores", cores];
-  const isOfDisks = name === "read" || name === "write";
-  const title = isOfDisks ? `Disk ${name}` : name[0].toUpperCase() + name.slice(1);
-  return [title, (amount) => size(amount) + (isOfDisks ? "/s" : "")];
-}
-
 function topNodes(nodes) {
   return nodes.filter((node) => node.path.split(".").length === 2);
 }
