@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
-class Verb(NamedTuple):
+class About(NamedTuple):
+    """What is said of a verb, and where it is."""
+
     #: Its line in the help.
     text: str
     #: The arguments of the example at the end of its help.
@@ -31,56 +33,56 @@ class Verb(NamedTuple):
 #: Every verb, in the order of the help.
 GROUPS = {
     "Jobs": {
-        "submit": Verb("queue a job", "-c 4 -m 8G -t 2h -n train -- python3 train.py"),
-        "run": Verb("run a job and wait for it, attached to this terminal",
-                    "-c 4 -m 8G -- python3"),
-        "profile": Verb("run a command once, and learn what to ask for",
-                        "-- ./simulate --steps 1000", "run"),
-        "retry": Verb("submit ended jobs again, as they were or changed", "42 --with '-m 4G'"),
-        "exec": Verb("run a command inside a running job", "42 -- nvidia-smi"),
-        "attach": Verb("return to the terminal of a detached job", "42", "run"),
-        "edit": Verb("change a job in your editor, and submit it anew", "42", "set"),
-        "set": Verb("change resources and options of waiting jobs", "-t 4h -m 16G 42"),
-        "cancel": Verb("cancel waiting jobs, stop running ones", "--state pending --name train",
-                       "job_actions"),
-        "hold": Verb("keep waiting jobs from starting", "41 42", "job_actions"),
-        "release": Verb("let held jobs start", "--all", "job_actions"),
-        "suspend": Verb("freeze running jobs", "42", "job_actions"),
-        "resume": Verb("continue suspended jobs", "42", "job_actions"),
-        "signal": Verb("send running jobs a signal", "USR1 42", "job_actions"),
+        "submit": About("queue a job", "-c 4 -m 8G -t 2h -n train -- python3 train.py"),
+        "run": About("run a job and wait for it, attached to this terminal",
+                     "-c 4 -m 8G -- python3"),
+        "profile": About("run a command once, and learn what to ask for",
+                         "-- ./simulate --steps 1000", "run"),
+        "retry": About("submit ended jobs again, as they were or changed", "42 --with '-m 4G'"),
+        "exec": About("run a command inside a running job", "42 -- nvidia-smi"),
+        "attach": About("return to the terminal of a detached job", "42", "run"),
+        "edit": About("change a job in your editor, and submit it anew", "42", "set"),
+        "set": About("change resources and options of waiting jobs", "-t 4h -m 16G 42"),
+        "cancel": About("cancel waiting jobs, stop running ones", "--state pending --name train",
+                        "job_actions"),
+        "hold": About("keep waiting jobs from starting", "41 42", "job_actions"),
+        "release": About("let held jobs start", "--all", "job_actions"),
+        "suspend": About("freeze running jobs", "42", "job_actions"),
+        "resume": About("continue suspended jobs", "42", "job_actions"),
+        "signal": About("send running jobs a signal", "USR1 42", "job_actions"),
     },
     "What goes on": {
-        "top": Verb("the live view: the machine, who holds what, what runs and waits", "--once"),
-        "web": Verb("the same as a read-only page in the browser", "--port 8000"),
-        "status": Verb("the queue, with reasons", "-u alice -s pending"),
-        "show": Verb("everything about one job", "42"),
-        "why": Verb("why a job waits, or how it ended", "42", "show"),
-        "wait": Verb("wait until jobs have ended", "--timeout 1h 41 42 && drf log 42"),
-        "log": Verb("the output of jobs", "-f 41 42"),
-        "shares": Verb("who holds how much, and who is entitled to how much", "--json"),
-        "nodes": Verb("the machines: resources, allocations, and whether jobs start", "--json",
-                      "shares"),
+        "top": About("the live view: the machine, who holds what, what runs and waits", "--once"),
+        "web": About("the same as a read-only page in the browser", "--port 8000"),
+        "status": About("the queue, with reasons", "-u alice -s pending"),
+        "show": About("everything about one job", "42"),
+        "why": About("why a job waits, or how it ended", "42", "show"),
+        "wait": About("wait until jobs have ended", "--timeout 1h 41 42 && drf log 42"),
+        "log": About("the output of jobs", "-f 41 42"),
+        "shares": About("who holds how much, and who is entitled to how much", "--json"),
+        "nodes": About("the machines: resources, allocations, and whether jobs start", "--json",
+                       "shares"),
     },
     "What has been": {
-        "history": Verb("jobs that have ended, and what they used", "-s failed --since 7d"),
-        "report": Verb("what was declared, what was used, what to ask for next time",
-                       "--by user --since 30d", "history"),
+        "history": About("jobs that have ended, and what they used", "-s failed --since 7d"),
+        "report": About("what was declared, what was used, what to ask for next time",
+                        "--by user --since 30d", "history"),
     },
     "The daemon": {
-        "drain": Verb("stop launching jobs (administrators)", "", "job_actions"),
-        "undrain": Verb("launch jobs again (administrators)", "", "job_actions"),
-        "shutdown": Verb("end the daemon; jobs run on, or are stopped (administrators)",
-                         "--kill-jobs", "job_actions"),
-        "reload": Verb("read the configuration again (administrators)", "", "job_actions"),
-        "doctor": Verb("what is enforced on this machine, and what is not"),
+        "drain": About("stop launching jobs (administrators)", "", "job_actions"),
+        "undrain": About("launch jobs again (administrators)", "", "job_actions"),
+        "shutdown": About("end the daemon; jobs run on, or are stopped (administrators)",
+                          "--kill-jobs", "job_actions"),
+        "reload": About("read the configuration again (administrators)", "", "job_actions"),
+        "doctor": About("what is enforced on this machine, and what is not"),
     },
     "The command line": {
-        "completion": Verb("completion of words in bash, zsh and fish", "bash --install"),
+        "completion": About("completion of words in bash, zsh and fish", "bash --install"),
     },
     "Trying it out": {
-        "simulate": Verb("what other policies or weights would have done",
-                         "jobs.csv --capacity cores=64,memory=256G"),
-        "demo": Verb("half a minute of fair scheduling on this machine"),
+        "simulate": About("what other policies or weights would have done",
+                          "jobs.csv --capacity cores=64,memory=256G"),
+        "demo": About("half a minute of fair scheduling on this machine"),
     },
 }  # fmt: skip
 VERBS = {verb: row for verbs in GROUPS.values() for verb, row in verbs.items()}
