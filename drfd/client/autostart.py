@@ -23,6 +23,9 @@ def start_daemon(socket_path: Path) -> None:
     """Start the user's daemon in the background. Raises Unavailable if it does not answer."""
     state = paths.user_state(os.environ)
     state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if state.stat().st_uid != os.geteuid():
+        # HOME is still another user's, as with `su -m`, whose link the log would follow.
+        raise Unavailable("no-daemon", f"{state} belongs to somebody else: HOME is not yours")
     log_path = state / "drfd.log"
     process = spawn_daemon(
         log_path, "--state", state, "--socket", socket_path, "--idle-exit", _IDLE_EXIT_S

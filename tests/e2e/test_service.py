@@ -32,6 +32,7 @@ from instance import (
     ROOMY,
     SMALL,
     Instance,
+    as_root,
     is_alive,
     parent_of,
     patient,
@@ -315,6 +316,18 @@ def test_a_job_finds_its_daemon_and_a_shell_is_told_where_it_is(home):
     [daemon] = daemons(home)
     os.kill(daemon, signal.SIGTERM)
     wait_for("the daemon's end", lambda: not daemons(home))
+
+
+@on_ones_own
+@as_root
+def test_nothing_is_written_through_a_link_in_the_home_of_another_user(home):
+    state = home / ".local/state/drfd"
+    state.mkdir(parents=True)
+    (state / "drfd.log").symlink_to(home / "elsewhere")
+    os.chown(state, 65534, 65534)
+    found = drf(home, "status")
+    assert (found.returncode, "belongs to somebody else" in found.stderr) == (69, True)
+    assert not (home / "elsewhere").exists()
 
 
 def test_a_reader_that_leaves_early_is_no_failure():
