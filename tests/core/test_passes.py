@@ -18,11 +18,11 @@ from drfd.core.explain.reasons import explain_wait
 from drfd.core.fairness.rules import Pool, Preempting, ReservationSettings, Rules
 from drfd.core.model.job import JobState, Postponed, UserGroup, Whose
 from drfd.core.model.options import Demand
-from drfd.core.scheduling import backfill, wait_index
+from drfd.core.scheduling import backfill
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
-from drfd.core.scheduling.waits import BehindDemands, MachineShort, OwesIdle, TooLittleFree
+from drfd.core.scheduling.waits import MachineShort, OwesIdle
 from fakes import ALICE, BOB, Bench, demand, ended, launched, now, replace, rules
 from seeds import examples
 
@@ -291,29 +291,6 @@ def test_no_other_job_is_ever_stopped():
         assert machine.starts(at_s) == []
 
 
-def reason(machine, job_id):
-    """Why a job waits after the latest pass."""
-    bench, last = machine.bench, machine.scheduler.last_plan
-    return explain_wait(bench.job(job_id), bench.ledger, last, bench.rules)
-
-
-# -- many demands ----------------------------------------------------------------------------------
-
-
-def test_a_pass_looks_at_the_first_demands_of_a_leaf_and_another_at_those_behind(monkeypatch):
-    monkeypatch.setattr(wait_index, "MOST_DEMANDS", 2)
-    machine = Machine()
-    machine.start(of(BOB, 1), 0)
-    first, large, last = [machine.submit(of(ALICE, cores), 0) for cores in (4, 9, 3)]
-    assert (machine.starts(0), machine.scheduler.is_cut) == ([first], True)
-    assert (machine.starts(0), machine.scheduler.is_cut) == ([last], False)
-    machine.submit(of(ALICE, 8.5), 0)
-    behind = machine.submit(of(ALICE, 0.5), 0)
-    assert machine.starts(0) == []
-    found = [reason(machine, each) for each in (large, behind)]
-    assert [type(each) for each in found] == [TooLittleFree, BehindDemands]
-
-
 # -- passes by time alone --------------------------------------------------------------------------
 
 
@@ -366,6 +343,11 @@ def test_a_gate_that_opens_by_time_is_explained_forecast_and_passed_again(policy
     small = machine.submit(of(ALICE, 2), 2)
     assert machine.starts(40) == ([] if policy in ("fifo", "easy") else [small])
     assert machine.scheduler.next_pass_s == now(100).at_s
-    assert reason(machine, big) == QUIET
+    assert (
+        explain_wait(
+            machine.bench.job(big), machine.bench.ledger, machine.scheduler.last_plan, machine.rules
+        )
+        == QUIET
+    )
     assert start_s(machine.bench, big, 40) == 100
     assert big in machine.starts(100)

@@ -28,7 +28,6 @@ from drfd.core.scheduling.policies import Plan
 from drfd.core.scheduling.release_times import Certainty, RunTimes
 from drfd.core.scheduling.waits import (
     AwaitedJob,
-    BehindDemands,
     BehindInOrder,
     BeyondLimit,
     BeyondLimitNow,
@@ -672,7 +671,6 @@ SENTENCES: list[tuple[Wait, str]] = [
      "one"),
     # Other policies.
     (SlotsTaken(2), "all 2 slots are taken (policy slots)"),
-    (BehindDemands(9), "earlier jobs of this user come first: they have 9 other demands"),
     (BehindInOrder("2", "alice", "fifo"),
      "job 2 (alice) comes first and waits itself; with the policy fifo nobody passes it"),
 ]  # fmt: skip
@@ -738,7 +736,6 @@ COLUMNS: list[tuple[Wait, Columns]] = [
     (replace(KEPT, user=None), Columns("start of 2", "reservation", until_s=3600)),
     (MayNotPass("4", own_start_s=60), Columns("start of 4", "starvation guard")),
     (SlotsTaken(2), Columns("a slot", "2 slots taken")),
-    (BehindDemands(9), Columns("earlier jobs", "9 demands")),
     (BehindInOrder("2", "alice", "fifo"), Columns("start of 2", "job 2 (alice)")),
 ]  # fmt: skip
 

@@ -28,7 +28,6 @@ from drfd.core.scheduling.backfill import (
     Reservation,
 )
 from drfd.core.scheduling.policies import Plan
-from drfd.core.scheduling.wait_index import MOST_DEMANDS
 from drfd.core.scheduling.waits import ResourceShortage, Wait
 
 
@@ -263,9 +262,6 @@ def closed_in_pass(case: Case) -> Wait | None:
                 return _kept_for(case, delayed, job_id)
             case Behind(first):
                 return _behind(case, first)
-    index = plan.wait_index
-    if index is not None and index.is_unread(case.leaf, case.demand):
-        return waits.BehindDemands(MOST_DEMANDS)
     return None
 
 
@@ -336,7 +332,7 @@ def _without_room(case: Case, path: str) -> Wait | None:
             found[key] = path_limit(case, case.share_tree)
         else:
             found[key] = external_use(case) or _too_little(case)
-    reason = found[key]
+    reason: Wait | None = found[key]
     if not isinstance(reason, waits.TooLittleFree):
         return reason
     own = plan.reservation_of(job.id)

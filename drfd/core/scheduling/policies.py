@@ -30,7 +30,6 @@ from heapq import heappop, heappush
 from itertools import islice
 from math import inf
 from operator import itemgetter
-from types import MappingProxyType
 from typing import Any
 
 from drfd.core.fairness.service_order import NEVER, PassOver, Rank, SortKey, by_satisfaction
@@ -61,7 +60,7 @@ from drfd.core.scheduling.debts import Debt, settled
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.release_times import Certainty
 from drfd.core.scheduling.wait_index import Head, MakeRank, WaitIndex
-from drfd.core.scheduling.waits import MachineShort, Wait
+from drfd.core.scheduling.waits import MachineShort
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +88,8 @@ class Plan:
     #: What still waits after the pass, by leaf, and the share tree; the next pass changes both.
     #: None if no policy was asked.
     wait_index: WaitIndex | None = field(default=None, compare=False)
-    #: Whether more jobs may be able to start: the pass reached its `max_starts`, it did not look at
-    #: all demands and has started jobs, leaves were dropped before a reservation became later, or a
-    #: forced reservation was given up after it.
+    #: Whether more jobs may be able to start: the pass reached its `max_starts`, leaves were
+    #: dropped before a reservation became later, or a forced reservation was given up after it.
     is_cut: bool = False
     #: The time at which the next pass may decide otherwise even if nothing happens before (Unix
     #: time), or None: a pause ends, a gate opens (`Wait.opens_s`), or see `_DrfPass.next_pass_s`.
@@ -107,7 +105,7 @@ class Plan:
     pass_context: PassContext | None = field(default=None, compare=False)
     #: Why jobs wait for which there is no room, by leaf, demand and what all jobs hold, which only
     #: shrinks before the next plan: a list of 15,000 jobs of ten users takes 0.5 s for 19.
-    no_room: dict[tuple[str, Vector, Allocation], Wait | None] = field(
+    no_room: dict[tuple[str, Vector, Allocation], Any] = field(
         default_factory=dict, init=False, compare=False
     )
 
@@ -180,14 +178,30 @@ class _Pass:
         self.share_tree = self.wait_index.share_tree
         self.backfill = Backfill(self.pass_context, self.share_tree, pass_input.free)
         self._max_starts = pass_input.max_starts
-        #: The demands with which a job may start: resources only shrink, so there are never more.
-        self.fitting = {*self.wait_index.demands}
-        #: Whether others wait, of which the next pass looks at some if this one has started jobs.
-        self._has_unread = len(self.wait_index.alike) > len(self.fitting)
+        #: The demands with which a job may start; or, where more demands than leaves wait, the
+        #: leaves of which one may, each with its first job that fits: of thousands of unlike
+        #: demands a pass looks only at those up to the first that may start.
+        self.fitting: set[Vector] = {*self.wait_index.alike}
+        self.unlike: dict[str, Entry] = {}
         #: How long a job with one of the fitting demands may run, so that it delays nothing.
         self.longest_s = inf
         #: Results of `_deadline_s`, until a job starts or gets a reservation.
         self._deadlines: dict[Vector, float | None] = {}
+
+    def find_fitting(self) -> None:
+        """Leave out what cannot start: resources only shrink from now on."""
+        index = self.wait_index
+        if not index.are_unlike:
+            self.fitting = {*index.alike}
+            self.renew_fitting()
+            return
+        self.fitting, sums = set(), self.backfill.free.sums
+        for leaf, line in index.heads_in_order.items():
+            room = self.share_tree.headroom(leaf, sums)
+            if fits(index.least_needed(leaf), room):
+                first = next((entry for entry, demand in line if fits(demand, room)), None)
+                if first is not None:
+                    self.unlike[leaf] = first
 
     def renew_fitting(self) -> None:
         """Leave out the demands for which there is no room any more: all of them if no job is short
@@ -203,7 +217,14 @@ class _Pass:
     def has_fitting(self) -> bool:
         while self.fitting and self._deadline_s(each := next(iter(self.fitting))) is None:
             self.fitting.remove(each)
-        return bool(self.fitting)
+        while self.unlike and not self._may_fit(next(reversed(self.unlike))):
+            self.unlike.popitem()
+        return bool(self.fitting or self.unlike)
+
+    def _may_fit(self, leaf: str) -> bool:
+        """Return False if none of the leaf's jobs may start, however short."""
+        index = self.wait_index
+        return leaf in index.heads and self._deadline_s(index.least_needed(leaf)) is not None
 
     def _deadline_s(self, demand: Vector) -> float | None:
         """Return the time by which a job of this demand that starts now must have ended, so that it
@@ -225,23 +246,40 @@ class _Pass:
         self, leaf: str, begin: Entry | None = None, *, promise_only: bool = False
     ) -> Head | None:
         """Return the leaf's first job, from an entry on, that may start now, or None."""
-        index, free = self.wait_index, self.backfill.free
-        line = index.line(leaf)
-        if len(self.fitting) < len(line):
+        index, context, free = self.wait_index, self.pass_context, self.backfill.free
+        line, until_s = index.heads_in_order.get(leaf, []), inf
+        if self.unlike:
+            first = self.unlike.get(leaf) if line else None
+            last_s = first and self._until_s(leaf, index.least_needed(leaf), promise_only)
+            if first is None or last_s is None:
+                return None
+            begin, until_s = max(first, begin or first), last_s
+        elif len(self.fitting) < len(line):
             # All demands for which there is room are among these.
-            heads, last = index.heads[leaf], line[-1]
-            heads_left = [(heads[demand], demand) for demand in self.fitting if demand in heads]
-            line = sorted([head for head in heads_left if head <= last])
+            heads = index.heads[leaf]
+            line = sorted([(heads[demand], demand) for demand in self.fitting if demand in heads])
         at = 0 if begin is None else bisect_left(line, (begin,))
         for entry, demand in islice(line, at, None):
             if (
                 free.fits(demand)
+                and (
+                    until_s == inf
+                    or context.now_s + index.length_s(leaf, demand, context) <= until_s
+                )
                 and self._deadline_s(demand) is not None
                 and (not promise_only or self.share_tree.keeps_promise(leaf, demand))
                 and self.backfill.closed_gate(demand, entry[1], leaf) is None
             ):
                 return entry, demand
         return None
+
+    def _until_s(self, leaf: str, demand: Vector, promise_only: bool) -> float | None:
+        """Return the time by which a job of the leaf that starts now must have ended, or None if no
+        job of this demand may start. With less of any resource it is no earlier."""
+        until_s, tree = self._deadline_s(demand), self.share_tree
+        if until_s is None or not tree.is_within_limits(leaf, demand):
+            return None
+        return until_s if not promise_only or tree.keeps_promise(leaf, demand) else None
 
     def start(self, leaf: str, head: Head, why: StartReason | None = None) -> bool:
         """Start a job, by its turn or by a rule. Returns whether jobs of other leaves may not start
@@ -269,13 +307,8 @@ class _Pass:
         before, or infinity."""
         return self.backfill.opens_s
 
-    @property
-    def is_unfinished(self) -> bool:
-        """Return whether another pass may start more jobs."""
-        return self.is_cut or (self._has_unread and bool(self.backfill.starts))
-
-    def plan(self, debts: Mapping[str, Debt] = MappingProxyType({})) -> Plan:
-        """Return the decisions."""
+    def plan(self, **more: Any) -> Plan:
+        """Return the decisions; `more` are what only some policies know."""
         due_s = self.next_pass_s()
         return Plan(
             starts=self.backfill.starts,
@@ -285,8 +318,7 @@ class _Pass:
             pass_context=self.pass_context,
             unpassed=self.backfill.unpassed,
             next_pass_s=due_s if due_s < inf else None,
-            is_cut=self.is_unfinished,
-            debts=debts,
+            **{"is_cut": self.is_cut} | more,
         )
 
 
@@ -296,11 +328,14 @@ class _Pass:
 def drf(pass_input: PassInput) -> Plan:
     drf_pass = _DrfPass(pass_input, by_satisfaction)
     drf_pass.renew_reservations()
-    drf_pass.renew_fitting()
+    drf_pass.find_fitting()
     drf_pass.serve(promise_only=True)
     drf_pass.serve(promise_only=False)
     drf_pass.charge_idle()
-    return drf_pass.plan(drf_pass.debts)
+    return drf_pass.plan(
+        is_cut=drf_pass.is_cut or drf_pass.has_later_reservation,
+        debts=drf_pass.debts,
+    )
 
 
 class _DrfPass(_Pass):
@@ -430,10 +465,12 @@ class _DrfPass(_Pass):
         #: For each inner node that was reached the demands with which it, or a node above it, keeps
         #: its promise.
         kept: dict[str, Collection[Vector]] = {}
+        #: In place of the unlike demands of each leaf stands the least of each resource.
+        least = {each: index.least_needed(each) for each in self.unlike if each in index.heads}
 
         def pass_over(above: str, keys: Sequence[SortKey]) -> int:
             node, outer = tree.nodes[above], kept.get(above, ())
-            demands = self.fitting
+            demands = self.fitting or {*least.values()}
             if not keys or not (outer or tree.may_keep_below(node, demands)):
                 return len(keys)
             most, longest_s = over(tree.promised(node), node.total), self.longest_s
@@ -447,7 +484,7 @@ class _DrfPass(_Pass):
                         longest_s < inf and shortest.get(path, 0.0) > longest_s
                     ):
                         continue
-                    own = demands & index.heads[path].keys()
+                    own = {least[path]} if path in least else demands & index.heads[path].keys()
                 own = {each for each in own if each in outer or tree.keeps_promise_of(path, each)}
                 if not is_leaf:
                     kept[path] = own
@@ -465,7 +502,7 @@ class _DrfPass(_Pass):
         heads, shortest = index.heads, index.shortest.numbers
 
         def pass_over(above: str, keys: Sequence[SortKey]) -> int:
-            fitting, longest_s = self.fitting, self.longest_s
+            fitting, unlike, longest_s = self.fitting, self.unlike, self.longest_s
             # Without a reservation to give, nothing can be done for those that are only late.
             may_reserve = self._may_reserve
             for at, key in enumerate(keys):
@@ -475,6 +512,7 @@ class _DrfPass(_Pass):
                     and (
                         path in limited
                         or (may_reserve and path not in considered and index.is_late(path, context))
+                        or path in unlike
                         or (
                             (longest_s == inf or shortest.get(path, 0.0) <= longest_s)
                             and not fitting.isdisjoint(heads[path])
@@ -489,7 +527,7 @@ class _DrfPass(_Pass):
     @cached_property
     def left_fitting(self) -> list[Vector]:
         """The demands of waiting jobs that fit into what is left free at the end of the pass."""
-        return [each for each in self.wait_index.demands if self.backfill.free.fits(each)]
+        return [each for each in self.wait_index.alike if self.backfill.free.fits(each)]
 
     def charge_idle(self) -> None:
         """Charge what reservations keep idle from now on to their leaves: what waiting jobs would
@@ -527,12 +565,12 @@ class _DrfPass(_Pass):
             self.debts[leaf] = Debt.of(leaf, owed, now_s, self.share_tree, idle)
 
     @property
-    def is_unfinished(self) -> bool:
-        """Return also whether a reserved job may be expected to start later than when others were
-        held back for it: it waits for the machine now, or a job has passed that delays it."""
+    def has_later_reservation(self) -> bool:
+        """Return whether a reserved job may be expected to start later than when others were held
+        back for it: it waits for the machine now, or a job has passed that delays it."""
         extras = (extra for each in self.backfill.reservations for extra in each.extras.values())
         has_delayed = bool(self.backfill.starts) and any(min(extra.sums) < 0 for extra in extras)
-        return super().is_unfinished or self._has_moved_reservation or has_delayed
+        return self._has_moved_reservation or has_delayed
 
     def next_pass_s(self) -> float:
         """Return also when a job has waited long enough for a reservation, its leaf has paid enough

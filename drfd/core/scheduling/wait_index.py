@@ -6,8 +6,8 @@ pass. A pass enters the jobs that it admits and touches their leaves, because it
 only once the ledger has applied them.
 
 Of the jobs of a leaf with one demand vector, a pass looks only at the first that no gate blocks. A
-vector that does not fit is skipped, however many leaves wait for it. Of a leaf that waits with more
-than `MOST_DEMANDS` vectors only the first ones are looked at.
+vector that does not fit is skipped, however many leaves wait for it; and where more vectors than
+leaves wait, a leaf is skipped if the least that it needs of each resource does not fit.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ from drfd.core.scheduling.backfill import PassContext
 
 #: The first waiting job of a line: its entry in the queue, and its demand.
 Head = tuple[Entry, Vector]
-#: The number of demands of a leaf, in the order of its queue, that a pass looks at.
-MOST_DEMANDS = 1000
+#: The least that a leaf's jobs need is computed anew when one in so many of its demands has gone.
+_STALE = 16
+#: The shortest estimate is looked for among so many demands of a leaf at most.
+_FEW = 64
 #: Returns the order of a policy. `Mapping` has the decayed usage of each node, which decides ties.
 MakeRank = Callable[[ShareTree, Mapping[str, float]], Rank]
 
@@ -83,6 +85,8 @@ class WaitIndex:
         #: Only demands that are touched are read again.
         self.heads: dict[str, dict[Vector, Entry]] = {}
         self.heads_in_order: dict[str, list[Head]] = {}
+        #: See `least_needed`; and how many demands of the leaf have gone since it was computed.
+        self._least: dict[str, tuple[Vector, int]] = {}
         #: Each demand vector that any leaf waits for → its first jobs in order, with their leaves.
         self.alike: dict[Vector, list[tuple[Entry, str]]] = {}
         #: The first waiting job of each leaf. Jobs that can never start (which a change of the
@@ -101,8 +105,9 @@ class WaitIndex:
             self._held = dict.fromkeys(tables.queues, (self._nothing, self._nothing))
         #: The time of the latest pass (Unix time).
         self._latest_s = -inf
-        #: The shortest estimated run time of the first jobs of each leaf, in seconds, but for those
-        #: leaves in which one has changed (see `shortest_s`).
+        #: The estimated run times of the first jobs in seconds; and the shortest of each leaf, or
+        #: less where they are many, but for those in which one has changed (see `shortest_s`).
+        self._lengths: dict[str, dict[Vector, float]] = {}
         self.shortest = Ranked()
         self._unmeasured = set[str]()
         self._make_rank: MakeRank | None = None
@@ -124,8 +129,8 @@ class WaitIndex:
 
     def forget_lengths(self, leaf: str) -> None:
         """Ask again for the estimated run times of all jobs of the leaf."""
-        self.shortest.put(leaf, None)
-        self._unmeasured.add(leaf)
+        self._lengths.pop(leaf, None)
+        self._forget_shortest(leaf)
 
     def catch_up(self, queues: Queues) -> None:
         """Touch the leaves whose queues have changed since the last call, and clear their list."""
@@ -155,12 +160,12 @@ class WaitIndex:
             if leaf in self._held or self._is_active(leaf)
         }
         self._touched.clear()
-        for leaf, _ in pass_context.suspended.values():
+        for leaf, demand in pass_context.suspended.values():
             # What is left of a suspended job changes with time.
-            self.forget_lengths(leaf)
+            self._forget_length(leaf, demand)
         for leaf, demands in touched.items():
-            if demands:
-                self.forget_lengths(leaf)
+            for demand in demands:
+                self._forget_length(leaf, demand)
             self._weigh(leaf)
         remeasured = self.share_tree.redivide()
         for leaf, demands in touched.items():
@@ -232,31 +237,41 @@ class WaitIndex:
         return found
 
     def first_jobs(self, demands: Iterable[Vector]) -> Iterator[tuple[Entry, str, Vector]]:
-        """Yield the first job of each of these demands of each leaf, with both, in order."""
-        alike = [zip(self.alike[each], repeat(each)) for each in demands]
-        return ((entry, leaf, demand) for (entry, leaf), demand in merge(*alike))
-
-    def line(self, leaf: str) -> list[Head]:
-        """Return the first jobs of a leaf at which a pass looks, in order."""
-        return self.heads_in_order.get(leaf, [])[:MOST_DEMANDS]
-
-    def is_unread(self, leaf: str, demand: Vector) -> bool:
-        """Return whether a pass looks at none of the leaf's jobs with this demand."""
-        entry, line = self.heads.get(leaf, {}).get(demand), self.line(leaf)
-        return entry is not None and (entry, demand) > line[-1]
+        """Yield the first job of each of these demands of each leaf, with both, in order; perhaps
+        those of other demands, too. What is merged are demands or leaves, whichever are fewer."""
+        if not self.are_unlike:
+            alike = [zip(self.alike[each], repeat(each)) for each in demands]
+            return ((entry, leaf, demand) for (entry, leaf), demand in merge(*alike))
+        lines = [zip(line, repeat(leaf)) for leaf, line in self.heads_in_order.items()]
+        return ((entry, leaf, demand) for (entry, demand), leaf in merge(*lines))
 
     @property
-    def demands(self) -> Collection[Vector]:
-        """The demands at which a pass looks."""
-        if len(self.alike) <= MOST_DEMANDS:
-            return self.alike
-        return {demand for leaf in self.heads for _, demand in self.line(leaf)}
+    def are_unlike(self) -> bool:
+        """Return whether more demand vectors than leaves wait."""
+        return len(self.alike) > len(self.heads)
+
+    def least_needed(self, leaf: str) -> Vector:
+        """Return the least that any of the leaf's first jobs needs, of each resource by itself, or
+        less: it is computed anew only when some of the demands have gone."""
+        least, removed = self._least.get(leaf, (self._nothing, 0))
+        if leaf not in self._least or removed * _STALE > len(self.heads[leaf]):
+            least = tuple(map(min, zip(*self.heads[leaf], strict=True)))
+            self._least[leaf] = least, 0
+        return least
+
+    def length_s(self, leaf: str, demand: Vector, pass_context: PassContext) -> float:
+        """Return the estimated run time of the leaf's first job of this demand, in seconds."""
+        lengths = self._lengths.setdefault(leaf, {})
+        if demand not in lengths:
+            lengths[demand] = pass_context.length_s(self.heads[leaf][demand][1])
+        return lengths[demand]
 
     def shortest_s(self, pass_context: PassContext) -> float:
         """Bring `shortest` up to date, and return the least of it."""
         for leaf in self._unmeasured & self.heads.keys():
-            lengths = [pass_context.length_s(job_id) for (_, job_id), _ in self.line(leaf)]
-            self.shortest.put(leaf, min(lengths))
+            heads = self.heads[leaf]
+            lengths = [self.length_s(leaf, each, pass_context) for each in islice(heads, _FEW)]
+            self.shortest.put(leaf, min(lengths) if len(lengths) == len(heads) else 0.0)
         self._unmeasured.clear()
         return self.shortest.line[0][0] if self.shortest.line else inf
 
@@ -334,6 +349,7 @@ class WaitIndex:
                 self._set_head(leaf, demand, entry)
         if not heads:
             del self.heads[leaf], self.heads_in_order[leaf]
+            self._least.pop(leaf, None)
             self.forget_lengths(leaf)
             self.first.pop(leaf, None)
             return
@@ -343,8 +359,13 @@ class WaitIndex:
 
     def _set_head(self, leaf: str, demand: Vector, entry: Entry | None) -> None:
         heads, line = self.heads[leaf], self.heads_in_order[leaf]
-        self.forget_lengths(leaf)
+        self._forget_length(leaf, demand)
         before = heads.pop(demand, None)
+        if leaf in self._least and (before is None or entry is None):
+            least, removed = self._least[leaf]
+            if entry is not None:
+                least = tuple(map(min, least, demand))
+            self._least[leaf] = least, removed + (entry is None)
         alike = self.alike.setdefault(demand, [])
         if before is not None:
             del line[bisect_left(line, (before, demand))]
@@ -355,6 +376,14 @@ class WaitIndex:
             insort(alike, (entry, leaf))
         elif not alike:
             del self.alike[demand]
+
+    def _forget_length(self, leaf: str, demand: Vector) -> None:
+        self._lengths.get(leaf, {}).pop(demand, None)
+        self._forget_shortest(leaf)
+
+    def _forget_shortest(self, leaf: str) -> None:
+        self.shortest.put(leaf, None)
+        self._unmeasured.add(leaf)
 
     def _head(self, queue: LeafQueue | None, leaf: str, demand: Vector) -> Entry | None:
         """Return the leaf's first job of this demand that may start beside those that the pass has

@@ -795,13 +795,6 @@ class MayNotPass(Wait, frozen=True):
         )
 
 
-class BehindDemands(Wait, frozen=True):
-    code = "LIMIT"
-    says = "earlier jobs of this user come first: they have {0.count} other demands"
-    waits_for, blocked_by = "earlier jobs", "{0.count} demands"
-    count: int
-
-
 class BehindInOrder(Wait, frozen=True):
     code = "RESERVATION"
     says = (
