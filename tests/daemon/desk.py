@@ -25,6 +25,7 @@ from drfd.daemon.handlers.doctor import InstallContext
 from drfd.daemon.handlers.requests import VERBS, Requests
 from drfd.daemon.launcher_link.link import Link, Links
 from drfd.daemon.launcher_link.messages import LaunchSettings
+from drfd.daemon.main import main
 from drfd.daemon.monitoring.meter import Curves, Meter
 from drfd.daemon.monitoring.reserves import Reserves
 from drfd.host.disks import Disk
@@ -230,6 +231,15 @@ def gpu_reading(*processes: View, **changes: Any) -> View:
 def gpu_line(*gpus: View, why: str | None = None) -> str:
     """A line of a process that measures."""
     return json.dumps({"gpus": gpus, "why": why})
+
+
+def drfd(*words: object) -> int:
+    """The status of a command that only the administrator types, run in this process."""
+    try:
+        main([*map(str, words)])
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
 
 
 def misfits(value: Any, declared: Any, place: str = "$") -> list[str]:

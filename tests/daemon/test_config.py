@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from daemon.desk import drfd
 from drfd.common.errors import ConfigError
 from drfd.core.fairness.rules import (
     NodeSettings,
@@ -38,7 +39,7 @@ from drfd.daemon.config import (
 from drfd.daemon.countable import CountableResource, instances_of, shared_memory
 from drfd.daemon.first_config import initial_config
 from drfd.daemon.handlers.doctor import InstallContext, cures
-from drfd.daemon.main import late_changes, main
+from drfd.daemon.main import late_changes
 from drfd.daemon.metrics.publication import open_port
 from drfd.devices.gpus import Gpu
 from drfd.host.measurements import Machine, read_machine
@@ -730,23 +731,15 @@ def test_more_than_the_machine_has_is_possible_and_said(tmp_path):
 # -- `drfd check-config`: one line, and an exit code that a script can use ---------------------
 
 
-def check(path: Path) -> int:
-    try:
-        main(["check-config", str(path)])
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
-
-
 def test_limits_by_hour_are_shown_as_they_are_now(tmp_path, capsys):
     path = tmp_path / "drfd.toml"
     text = "[gres]\ngpu = [0]\n[pools.lab]\nlimit = {gpu = 1}\n"
     path.write_text(text + '[[pools.lab.hours]]\nwhen = "Mon-Sun"\nlimit = {cores = 0}\n')
-    assert check(path) == 0
+    assert drfd("check-config", path) == 0
     first, *_, last = capsys.readouterr().out.splitlines()
     assert (first, last) == (f"{path} is good", "limit of lab: 0 cores, 1 gpu")
     path.write_text(text + '[[pools.lab.hours]]\nwhen = "12:00-13:00"\nlimit = {cores = 2}\n')
-    assert check(path) == 0
+    assert drfd("check-config", path) == 0
     line = capsys.readouterr().out.splitlines()[-1]
     assert line.startswith("limit of lab: ")
     assert " until " in line
@@ -778,7 +771,7 @@ start = "Sat 02:00"
 length = "4h"
 reason = "new kernel"
 """)
-    assert check(path) == 0
+    assert drfd("check-config", path) == 0
     out, err = capsys.readouterr()
     assert (
         "\njobs together: 4 cores, 1G of memory, 200M/s of disk reads, 200M/s of disk writes\n"
@@ -799,7 +792,7 @@ reason = "new kernel"
 def test_a_machine_without_pools_is_explained(tmp_path, capsys):
     path = tmp_path / "drfd.toml"
     path.write_text("")
-    assert check(path) == 0
+    assert drfd("check-config", path) == 0
     assert "\nall users with jobs get equal parts: there are no pools\n" in capsys.readouterr().out
 
 
@@ -807,7 +800,7 @@ def test_init_writes_a_file_that_changes_nothing_and_never_over_another(tmp_path
     path = tmp_path / "etc" / "drfd.toml"
     before = os.umask(0o077)
     try:
-        main(["init", str(path)])
+        drfd("init", path)
     finally:
         os.umask(before)
     text = path.read_text()
@@ -820,9 +813,7 @@ def test_init_writes_a_file_that_changes_nothing_and_never_over_another(tmp_path
     assert abs(written - real) < 1 << 20
     disks = text.count("#[[disk]]")
     assert text.count("# bytes per second: a guess") == 2 * disks > 0
-    with pytest.raises(SystemExit) as end:
-        main(["init", str(path)])
-    assert end.value.code == 1 and path.read_text() == text
+    assert drfd("init", path) == 1 and path.read_text() == text
     assert f"{path} is there already" in capsys.readouterr().err
 
 
@@ -841,22 +832,20 @@ def test_each_line_of_the_first_configuration_can_be_uncommented(tmp_path):
 def test_a_mistake_is_one_line_and_78_and_no_file_at_all_a_usage_error(tmp_path, capsys):
     path = tmp_path / "drfd.toml"
     path.write_text("[capacity]\ncors = 4\n")
-    assert (check(path), check(tmp_path / "none.toml")) == (78, 78)
+    assert (drfd("check-config", path), drfd("check-config", tmp_path / "none.toml")) == (78, 78)
     assert capsys.readouterr() == (
         "",
         f"drfd: {path}: capacity.cors: unknown key (did you mean cores?)\n"
         f"drfd: there is no configuration file {tmp_path}/none.toml\n",
     )
-    with pytest.raises(SystemExit) as end:
-        main(["check-config"])
-    assert (end.value.code, capsys.readouterr().out) == (2, "")
+    assert (drfd("check-config"), capsys.readouterr().out) == (2, "")
 
 
 def test_devices_that_are_not_there_are_named(tmp_path, capsys):
     path = tmp_path / "drfd.toml"
     nodes = ["/dev/full", f"{tmp_path}/none", str(path)]
     path.write_text(f"[gres.fpga]\ndevices = {nodes}\n")
-    main(["check-config", str(path)])
+    drfd("check-config", path)
     warnings = [
         f"drfd: warning: gres.fpga.devices: fpga 1: {tmp_path}/none: No such file or directory",
         f"drfd: warning: gres.fpga.devices: fpga 2: {path}: it is no device node",
@@ -890,11 +879,11 @@ def test_a_reload_tells_of_changes_that_need_a_restart(tmp_path):
 def test_metrics_without_their_library_are_warned_of(tmp_path, capsys, monkeypatch):
     path = tmp_path / "drfd.toml"
     path.write_text("[metrics]\nport = 9477\n")
-    assert check(path) == 0
+    assert drfd("check-config", path) == 0
     assert "metrics" not in capsys.readouterr().err
     # As importlib says of a package that is not there.
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert check(path) == 0
+    assert drfd("check-config", path) == 0
     [line] = [each for each in capsys.readouterr().err.splitlines() if "metrics" in each]
     assert line == (
         "drfd: warning: metrics: no metrics are given, because the Python package "
@@ -903,7 +892,7 @@ def test_metrics_without_their_library_are_warned_of(tmp_path, capsys, monkeypat
     )
     assert open_port(load(path).metrics)[0] is None
     path.write_text("[metrics]\nusers = 5\n")
-    assert check(path) == 0
+    assert drfd("check-config", path) == 0
     assert "metrics" not in capsys.readouterr().err, "nothing is asked of the library"
 
 

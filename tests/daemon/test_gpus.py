@@ -9,7 +9,7 @@ from pwd import getpwuid
 import pytest
 from msgspec import structs
 
-from daemon.desk import View, gpu_line
+from daemon.desk import View, drfd, gpu_line
 from daemon.desk import gpu_process as process
 from daemon.desk import gpu_reading as gpu
 from drfd.core.model.job import Job, JobState, Usage
@@ -20,7 +20,6 @@ from drfd.daemon.countable import CountableResource, instances_of, late_gpus
 from drfd.daemon.launcher_link.device_table import Grant
 from drfd.daemon.launcher_link.messages import LaunchSettings, grants_for, order_for
 from drfd.daemon.lookup.views import gpu_view
-from drfd.daemon.main import main
 from drfd.daemon.monitoring.gpu_use import (
     GpuUse,
     Keeping,
@@ -48,14 +47,6 @@ def root(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def run(*words: str) -> int:
-    try:
-        main(["gpus", *words])
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
-
-
 @pytest.mark.parametrize(
     ("machine", "instances"),
     [
@@ -70,7 +61,7 @@ def test_the_lines_are_a_configuration_and_so_is_the_list_behind_them(
 ):
     """Both mean the same GPUs, and the list stays as it is when a GPU is added."""
     unfold(machine, root)
-    assert run() == 0
+    assert drfd("gpus") == 0
     lines = capsys.readouterr().out.partition("\n\n")[2]
     file = root / "drfd.toml"
     for text in (lines, f"[gres]\n{lines.partition('# now: ')[2]}"):
@@ -82,7 +73,7 @@ def test_the_lines_are_a_configuration_and_so_is_the_list_behind_them(
 
 def test_there_are_no_lines_where_auto_would_find_nothing(root, capsys):
     unfold("dangling", root)
-    assert run() == 0
+    assert drfd("gpus") == 0
     said = capsys.readouterr()
     assert "gres" not in said.out
     assert said.err == (
@@ -92,7 +83,7 @@ def test_there_are_no_lines_where_auto_would_find_nothing(root, capsys):
 
 def test_programs_get_all_that_is_known(root, capsys):
     unfold("two-amd-linked", root)
-    assert run("--json") == 0
+    assert drfd("gpus", "--json") == 0
     said = capsys.readouterr()
     assert said.err == ""
     assert json.loads(said.out)["gpus"][1] == {

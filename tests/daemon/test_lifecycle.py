@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from daemon.desk import drfd
 from daemon.fake_launcher import until
 from drfd.common.errors import ConfigError, HostError
 from drfd.core.decisions.stimuli import DrainAsked
@@ -27,7 +28,6 @@ from drfd.daemon import controller, tools
 from drfd.daemon.config import Config, DiskConfig, load
 from drfd.daemon.controller import ServiceNotifier, status
 from drfd.daemon.engine.engine import Work
-from drfd.daemon.main import main
 from drfd.daemon.spawn import Places, group_for, hand_over, prepare, publish, refuse_another
 from drfd.host.disks import NEEDED_BYTES, Speed
 from drfd.linux.service import Service
@@ -412,16 +412,8 @@ def two_disks(tmp_path) -> Path:
     return path
 
 
-def calibrate(*words: object) -> int:
-    try:
-        main(["calibrate", *map(str, words)])
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
-
-
 def test_what_it_prints_is_a_configuration(fast_disk, two_disks, tmp_path, capsys):
-    assert calibrate("--config", two_disks) == 0
+    assert drfd("calibrate", "--config", two_disks) == 0
     said = capsys.readouterr()
     copied = tmp_path / "copied.toml"
     copied.write_text(said.out)
@@ -438,7 +430,7 @@ def test_what_it_prints_is_a_configuration(fast_disk, two_disks, tmp_path, capsy
 def test_a_disk_may_be_chosen_and_a_path_be_named(fast_disk, two_disks, tmp_path, capsys):
     odd = tmp_path / "an odd one"
     odd.mkdir()
-    assert calibrate("--config", two_disks, "--disk", "fast", "--path", odd, "--json") == 0
+    assert drfd("calibrate", "--config", two_disks, "--disk", "fast", "--path", odd, "--json") == 0
     found = json.loads(capsys.readouterr().out)["disks"]
     places = {"fast": tmp_path / "scratch", "an-odd-one": odd}
     assert {each["name"]: each["path"] for each in found} == {k: str(v) for k, v in places.items()}
@@ -456,7 +448,7 @@ def test_a_disk_may_be_chosen_and_a_path_be_named(fast_disk, two_disks, tmp_path
 def test_what_is_not_there_is_one_line_and_nothing_is_measured(
     fast_disk, two_disks, capsys, words, said
 ):
-    assert calibrate("--config", two_disks, *words) == 1
+    assert drfd("calibrate", "--config", two_disks, *words) == 1
     error = capsys.readouterr().err
     assert error.startswith(said)
     assert error.count("\n") == 1
