@@ -12,6 +12,38 @@ from pathlib import Path
 
 from drfd.common import failpoints
 
+CONTROLLER = (
+    *("journal.before-commit", "journal.after-commit"),
+    *("engine.some-untold", "engine.before-effect", "engine.after-effect"),
+    *("server.before-reply", "reconcile.before-settling"),
+)
+LAUNCHER = (
+    "serve.before-adoption",
+    *("launch.before-attempt-file", "launch.before-cgroup", "launch.before-limits"),
+    *("launch.before-devices", "launch.before-fork", "launch.after-fork", "report.before-send"),
+    *("signal.before-signal", "signal.after-signal", "signals.before-mark", "signals.after-mark"),
+    *("freeze.before-report", "thaw.before-thaw"),
+    *("exec.before-join", "exec.after-join"),
+    *("end.before-rmdir", "end.after-rmdir"),
+    *("remove.before-kill", "remove.before-rmdir", "remove.before-unlink", "remove.after-unlink"),
+)
+RUNNER = (
+    *("runner.before-child", "runner.amid-mkdir"),
+    *("runner.before-launched-record", "runner.after-launched-record"),
+    *("runner.before-exec", "runner.after-exec"),
+    *("runner.before-end-record", "runner.after-end-record", "runner.amid-rmdir"),
+)
+#: What jobs of this machine pass through: a test (tests/torture) requires a scenario that reaches
+#: each.
+LOCAL = CONTROLLER + LAUNCHER + RUNNER
+#: The launcher of Slurm's nodes; a test of it goes through all of them.
+SLURM = (
+    *("slurm.before-attempt-file", "slurm.before-submission", "slurm.after-submission"),
+    *("slurm.before-end-record", "slurm.before-unlink"),
+)
+#: All failpoints. A test checks this list against the calls of `reach`.
+NAMES = LOCAL + SLURM
+
 #: Names the program that begins jobs' processes, with failpoints.
 VARIABLE = "DRFD_TESTED_STARTER"
 

@@ -1,11 +1,11 @@
 """Failpoints: named places where a test may kill a process, to prove that nothing is lost there.
 
 Failpoints are off, and no option turns them on: root would read in a directory which process to
-kill. Tests run the programs by an entry of their own, which names the directory (tests/failing.py).
-A file in the directory with the name of a point arms it once. Its content says which process gets
-SIGKILL: "self" or a pid. With "stop", the process that reaches the point writes its pid into
-`POINT.reached` and stops, so that a test can kill others at that moment and then continue it
-(SIGCONT). The file is removed first, so that a restarted process passes.
+kill. Tests run the programs by an entry of their own, which names the directory, and lists the
+points (tests/failing.py). A file in the directory with the name of a point arms it once. Its
+content says which process gets SIGKILL: "self" or a pid. With "stop", the process that reaches the
+point writes its pid into `POINT.reached` and stops, so that a test can kill others at that moment
+and then continue it (SIGCONT). The file is removed first, so that a restarted process passes.
 """
 
 from __future__ import annotations
@@ -14,38 +14,6 @@ import os
 import signal
 
 from drfd.common.errors import ConfigError
-
-CONTROLLER = (
-    *("journal.before-commit", "journal.after-commit"),
-    *("engine.some-untold", "engine.before-effect", "engine.after-effect"),
-    *("server.before-reply", "reconcile.before-settling"),
-)
-LAUNCHER = (
-    "serve.before-adoption",
-    *("launch.before-attempt-file", "launch.before-cgroup", "launch.before-limits"),
-    *("launch.before-devices", "launch.before-fork", "launch.after-fork", "report.before-send"),
-    *("signal.before-signal", "signal.after-signal", "signals.before-mark", "signals.after-mark"),
-    *("freeze.before-report", "thaw.before-thaw"),
-    *("exec.before-join", "exec.after-join"),
-    *("end.before-rmdir", "end.after-rmdir"),
-    *("remove.before-kill", "remove.before-rmdir", "remove.before-unlink", "remove.after-unlink"),
-)
-RUNNER = (
-    *("runner.before-child", "runner.amid-mkdir"),
-    *("runner.before-launched-record", "runner.after-launched-record"),
-    *("runner.before-exec", "runner.after-exec"),
-    *("runner.before-end-record", "runner.after-end-record", "runner.amid-rmdir"),
-)
-#: What jobs of this machine pass through: a test (tests/torture) requires a scenario that reaches
-#: each.
-LOCAL = CONTROLLER + LAUNCHER + RUNNER
-#: The launcher of Slurm's nodes; a test of it goes through all of them.
-SLURM = (
-    *("slurm.before-attempt-file", "slurm.before-submission", "slurm.after-submission"),
-    *("slurm.before-end-record", "slurm.before-unlink"),
-)
-#: All failpoints. A test checks this list against the calls of `reach`.
-NAMES = LOCAL + SLURM
 
 _directory = ""
 

@@ -114,7 +114,7 @@ def run(*names: str, directory: Path | None, env: dict[str, str] | None = None) 
 @pytest.mark.slow
 def test_the_list_names_every_failpoint_of_the_source_once_and_no_other():
     """One name, one place: a test that arms it knows where it fires."""
-    assert sorted(failpoints.NAMES) == sorted(reached())
+    assert sorted(failing.NAMES) == sorted(reached())
 
 
 @pytest.mark.parametrize("directory", ["", "other"])

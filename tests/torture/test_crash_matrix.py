@@ -19,7 +19,7 @@ from signal import SIGUSR1
 
 import pytest
 
-from drfd.common import failpoints
+import failing
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.model.resources import Axes
 from drfd.journal.journal import Journal
@@ -99,7 +99,7 @@ class Cell:
         """Whether the end of the job may be unknown: who knew it is dead, or there was none."""
         if self.victim in ("machine", "power", "runner"):
             return True
-        return self.victim == "itself" and self.point in failpoints.RUNNER
+        return self.victim == "itself" and self.point in failing.RUNNER
 
 
 def cells(*, is_full: bool = IS_FULL) -> Iterator[Cell]:
@@ -111,7 +111,7 @@ def cells(*, is_full: bool = IS_FULL) -> Iterator[Cell]:
                 # Attempt files are not synced: a start that the journal had not yet heard of is
                 # not remembered by anybody after a power cut.
                 continue
-            if victim == "runner" and phase not in KNOWN_TO_RUN and point not in failpoints.RUNNER:
+            if victim == "runner" and phase not in KNOWN_TO_RUN and point not in failing.RUNNER:
                 continue
             if not is_full and ((point, victim) in met or _is_dear(cell)):
                 continue
@@ -383,7 +383,7 @@ def test_each_phase_reaches_the_failpoints_that_the_matrix_says(room, victim, ph
     play = played(victim, phase, next(room.numbers))
     others: dict[str, subprocess.Popen[bytes]] = {}
     try:
-        for point in failpoints.LOCAL:
+        for point in failing.LOCAL:
             others[point] = subprocess.Popen(["sleep", "600"])
             victim.arm(point, others[point].pid)
         acting, errors = start_acting(play)
@@ -408,9 +408,9 @@ def test_each_phase_reaches_the_failpoints_that_the_matrix_says(room, victim, ph
 
 
 def test_every_failpoint_is_in_the_matrix():
-    assert {*failpoints.LOCAL} == {point for points in REACHED.values() for point in points}
+    assert {*failing.LOCAL} == {point for points in REACHED.values() for point in points}
     for victim in ("itself", "controller", "launcher"):
-        assert {cell.point for cell in CELLS if cell.victim == victim} == {*failpoints.LOCAL}
+        assert {cell.point for cell in CELLS if cell.victim == victim} == {*failing.LOCAL}
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=cell_id)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from drfd.common import failpoints
+import failing
 from drfd.common.errors import DrfdError, Refused, Unavailable
 from drfd.daemon.spawn import group_for
 from drfd.launcher import attempt_files
@@ -167,7 +167,7 @@ class Victim(Instance):
                 with self._starting:
                     self._kill_everything()
                     self._boot_anew(is_emptied=victim == "power")
-        is_beside = point in failpoints.RUNNER
+        is_beside = point in failing.RUNNER
         if is_beside and victim in ("controller", "launcher", "daemons"):
             # The next ones find an attempt that is half-way, and must not begin it anew.
             wait_for("its successor", self.has_come_back, show=self.tail)

@@ -15,7 +15,6 @@ import pytest
 from msgspec.structs import replace
 
 import failing
-from drfd.common import failpoints
 from drfd.launcher.protocol import Message, SignalOrder
 from drfd.slurm.files import MORE_CONF
 from drfd.slurm.settings import GATE_FILE
@@ -224,7 +223,7 @@ def test_kill_ends_a_job_that_ignores_sigterm(slurm):
     assert controller.take("exited", id=asked.id)["signal"] == 9
 
 
-@pytest.mark.parametrize("point", failpoints.SLURM)
+@pytest.mark.parametrize("point", failing.SLURM)
 def test_a_launcher_that_dies_loses_no_job_and_runs_none_twice(slurm, point):
     controller = slurm.connect()
     (slurm.failpoints / point).write_text("self")
