@@ -26,7 +26,7 @@ from drfd.daemon.handlers.doctor import InstallContext
 from drfd.daemon.metrics.publication import open_port
 from drfd.host.measurements import read_machine
 from drfd.launcher.settings import account_of, system_uids
-from drfd.linux import own_process, service
+from drfd.linux import own_process, service, syscalls
 from drfd.linux.listening import ListeningSocket
 from drfd.payload.submitter import user_socket
 from drfd.slurm.files import NAMES
@@ -42,7 +42,7 @@ def serve(options: argparse.Namespace) -> None:
     faulthandler.enable()
     # Users must reach the sockets, whatever the inherited mask.
     os.umask(0o022)
-    own_process.leave_session_keyring()
+    _leave_session_keyring()
     own_process.spare()
     own_process.take_cpus()
     owner = os.getuid()
@@ -309,3 +309,13 @@ COMMANDS = {
     "install": tools.install,
     "uninstall": tools.uninstall,
 }
+
+
+def _leave_session_keyring() -> None:
+    """Join a new session keyring: drfd, and what it starts, must not have the keys of the session
+    that it was started from."""
+    try:
+        syscalls.join_session_keyring()
+    except OSError:
+        # The kernel has no keyrings, or the quota is used up; the launcher reports it for jobs.
+        return

@@ -1,10 +1,8 @@
-"""Settings that a drfd process makes for itself at its start: OOM score, CPUs, keyring."""
+"""Settings that a drfd process makes for itself at its start: OOM score, CPUs, rights."""
 
 from __future__ import annotations
 
 import os
-import resource
-import signal
 import sys
 from collections.abc import Callable, Sequence
 
@@ -41,39 +39,6 @@ def be_killed_first() -> None:
     """Make the kernel's OOM killer prefer this process. Raises OSError if that is not allowed."""
     with open(OOM_SCORE, "w") as file:
         file.write(str(_FIRST))
-
-
-def become_helper(*, nice: int, cpu_s: int, more_bytes: int) -> None:
-    """Give precedence to the process that has started this one, and end with it: lower the own
-    priority for the scheduler and for the OOM killer, and bound the processor time and the memory
-    beside what it has. Steps that a sandbox does not allow are skipped."""
-    asked: tuple[Callable[[], object], ...] = (
-        lambda: syscalls.set_parent_death_signal(signal.SIGKILL),
-        lambda: os.setpriority(os.PRIO_PROCESS, 0, nice),
-        lambda: resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1)),
-        lambda: resource.setrlimit(resource.RLIMIT_DATA, (_data_bytes() + more_bytes,) * 2),
-        lambda: resource.setrlimit(resource.RLIMIT_CORE, (0, 0)),
-        syscalls.set_no_new_privileges,
-        # A process that has dropped root's rights may not write its own score before.
-        lambda: syscalls.set_dumpable(True),
-        be_killed_first,
-    )
-    for ask in asked:
-        try:
-            ask()
-        except (OSError, ValueError):
-            continue
-
-
-def _data_bytes() -> int:
-    """Return what counts by RLIMIT_DATA of this process."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[5]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def part_of_memory(part: int, least_bytes: int) -> int:
-    """Return 1/part of the machine's memory in bytes, or the least if that is more."""
-    return max(least_bytes, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // part)
 
 
 def drop_rights(
@@ -116,14 +81,4 @@ def take_cpus() -> None:
             os.sched_setaffinity(0, cpus)
     except OSError:
         # A sandbox forbids the call, or the cpuset contains none of these CPUs.
-        return
-
-
-def leave_session_keyring() -> None:
-    """Join a new session keyring: drfd, and what it starts, must not have the keys of the session
-    that it was started from."""
-    try:
-        syscalls.join_session_keyring()
-    except OSError:
-        # The kernel has no keyrings, or the quota is used up; the launcher reports it for jobs.
         return

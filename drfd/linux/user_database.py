@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import pwd
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeAlias, TypeVar
 
@@ -131,13 +130,6 @@ def _ranges(content: bytes) -> list[tuple[str, range]]:
     return found
 
 
-#: Ages in seconds from which an answer is refreshed, and beyond which it is not used any more: that
-#: a uid has no account, a name that is in /etc/passwd too, and a name of the directory alone.
-_NAMELESS_AGES_S = 60.0, 60.0
-_LOCAL_AGES_S = 60.0, 600.0
-_REMOTE_AGES_S = 5.0, 15.0
-
-
 def look_up_name(uid: int) -> str | None:
     """Return the user name of a uid, or None if there is no such account. Raises OSError if the
     directory could not be asked."""
@@ -148,23 +140,3 @@ def look_up_name(uid: int) -> str | None:
         if syscalls.has_account(uid):
             raise OSError(f"the answer for uid {uid} has just changed") from None
         return None
-
-
-@dataclass(frozen=True, slots=True)
-class DirectoryAnswer:
-    """The answer of the directory for a uid."""
-
-    name: str | None
-    #: The uid's name in /etc/passwd before the directory was asked, or None if it had none there.
-    local: str | None
-
-    def ages_s(self) -> tuple[float, float]:
-        """Return the ages in seconds at which the answer is refreshed and at which it expires."""
-        if self.name is None:
-            return _NAMELESS_AGES_S
-        return _LOCAL_AGES_S if self.name == self.local else _REMOTE_AGES_S
-
-    def holds(self, uid: int, local: LocalAccounts) -> bool:
-        """Return whether /etc/passwd gives the uid the same name as before the answer. If not, the
-        uid may have another account by now."""
-        return self.local == local.name_of(uid)

@@ -18,7 +18,13 @@ import pytest
 from daemon.desk import Desk, View, look_ahead
 from drfd.common.errors import HostError, Refused, Unavailable
 from drfd.core.decisions.stimuli import SubmitAsked
-from drfd.daemon.children.children import Children, Work, WorkKind
+from drfd.daemon.children.children import (
+    Children,
+    Work,
+    WorkKind,
+    become_helper,
+    part_of_memory,
+)
 from drfd.daemon.children.forecasts import (
     Question,
     StartQuestion,
@@ -95,7 +101,7 @@ async def test_a_child_may_take_a_bounded_amount_of_memory_more():
     def take() -> Iterator[int]:
         bytearray(64 << 20)
         yield 1
-        bytearray(own_process.part_of_memory(10, 512 << 20) + (64 << 20))
+        bytearray(part_of_memory(10, 512 << 20) + (64 << 20))
 
     with pytest.raises(HostError, match="too little memory"):
         await computed(children(), take)
@@ -109,7 +115,7 @@ def test_a_child_of_a_controller_that_was_root_is_killed_first_all_the_same():
         try:
             os.setresgid(*(own_process.NOBODY,) * 3)
             os.setresuid(*(own_process.NOBODY,) * 3)
-            own_process.become_helper(nice=10, cpu_s=10, more_bytes=1 << 30)
+            become_helper(nice=10, cpu_s=10, more_bytes=1 << 30)
             os._exit(Path("/proc/self/oom_score_adj").read_text() != "500\n")
         finally:
             os._exit(2)

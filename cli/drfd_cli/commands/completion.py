@@ -109,7 +109,7 @@ def _recent(ctx: click.Context) -> dict[str, Any]:
 
     from drfd.client.connection import choose
     from drfd.common.quick_json import decode
-    from drfd.linux.unix_sockets import connect_in_line
+    from drfd_cli.terminal.sockets import connect_in_line
 
     path = choose(ctx.find_root().params.get("socket"), start=None).path
     with socket.socket(socket.AF_UNIX) as connection:

@@ -20,7 +20,7 @@ from drfd.client.words import Ref
 from drfd.common.errors import Refused
 from drfd.common.units import Range, show_duration, show_need, show_size
 from drfd.linux.sealed import receive
-from drfd.linux.unix_sockets import connect_in_line, peer_of, without_limits
+from drfd.linux.unix_sockets import peer_of
 from drfd_cli import output
 from drfd_cli.options import JobCommand, KnowingOthers, connect, escape_option, job_id, job_options
 from drfd_cli.submission import job_line, sending
@@ -29,6 +29,7 @@ from drfd_cli.terminal.attached import Attachment, is_interactive
 from drfd_cli.terminal.keeper import HANG_UP, LEAVE, MESSAGE_BYTES, TAKEN, place_of
 from drfd_cli.terminal.pty import catch_signals
 from drfd_cli.terminal.relay import PtyRelay, Terminal
+from drfd_cli.terminal.sockets import connect_in_line, without_limits
 
 if TYPE_CHECKING:
     from drfd.protocol.replies import JobView

@@ -19,8 +19,9 @@ from pwd import getpwuid
 from drfd.client.connection import Connection
 from drfd.client.streams import Watch
 from drfd.common.errors import DrfdError
-from drfd.linux.unix_sockets import accept_own, at_socket, limit_waits
+from drfd.linux.unix_sockets import at_socket
 from drfd_cli.terminal.pty import Pty, write_all
+from drfd_cli.terminal.sockets import accept_own, limit_waits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

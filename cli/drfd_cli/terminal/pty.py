@@ -16,7 +16,8 @@ import os
 import select
 import sys
 
-from drfd.linux.unix_sockets import accept_own, at_socket, send_descriptors
+from drfd.linux.unix_sockets import at_socket
+from drfd_cli.terminal.sockets import accept_own, send_descriptors
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import time
 import tty
 from enum import Enum
 
-from drfd.linux.unix_sockets import send_descriptors
 from drfd_cli.terminal.pty import Pty, write_all
+from drfd_cli.terminal.sockets import send_descriptors
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ import asyncio
 import gc
 import logging
 import os
+import resource
 import signal
 import time
 import warnings
@@ -27,7 +28,7 @@ import msgspec
 
 from drfd.common.errors import Unavailable, error_of
 from drfd.daemon.children.answers import ChildAnswer, write_answers
-from drfd.linux import own_process
+from drfd.linux import own_process, syscalls
 
 log = logging.getLogger("drfd")
 
@@ -224,10 +225,10 @@ def _compute(work: Work, pipe: int, parent: int, kind: WorkKind) -> NoReturn:
         # A client whose connection the controller closes must not wait for the child, too.
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         os.setsid()
-        own_process.become_helper(
+        become_helper(
             nice=kind.nice,
             cpu_s=kind.cpu_s,
-            more_bytes=own_process.part_of_memory(_MEMORY_PART, _LEAST_MEMORY_BYTES),
+            more_bytes=part_of_memory(_MEMORY_PART, _LEAST_MEMORY_BYTES),
         )
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         # Else it would outlive a controller that ended before it could notice.
@@ -236,3 +237,36 @@ def _compute(work: Work, pipe: int, parent: int, kind: WorkKind) -> NoReturn:
             status = os.EX_OK
     finally:
         os._exit(status)
+
+
+def become_helper(*, nice: int, cpu_s: int, more_bytes: int) -> None:
+    """Give precedence to the process that has started this one, and end with it: lower the own
+    priority for the scheduler and for the OOM killer, and bound the processor time and the memory
+    beside what it has. Steps that a sandbox does not allow are skipped."""
+    asked: tuple[Callable[[], object], ...] = (
+        lambda: syscalls.set_parent_death_signal(signal.SIGKILL),
+        lambda: os.setpriority(os.PRIO_PROCESS, 0, nice),
+        lambda: resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1)),
+        lambda: resource.setrlimit(resource.RLIMIT_DATA, (_data_bytes() + more_bytes,) * 2),
+        lambda: resource.setrlimit(resource.RLIMIT_CORE, (0, 0)),
+        syscalls.set_no_new_privileges,
+        # A process that has dropped root's rights may not write its own score before.
+        lambda: syscalls.set_dumpable(True),
+        own_process.be_killed_first,
+    )
+    for ask in asked:
+        try:
+            ask()
+        except (OSError, ValueError):
+            continue
+
+
+def _data_bytes() -> int:
+    """Return what counts by RLIMIT_DATA of this process."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[5]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def part_of_memory(part: int, least_bytes: int) -> int:
+    """Return 1/part of the machine's memory in bytes, or the least if that is more."""
+    return max(least_bytes, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // part)

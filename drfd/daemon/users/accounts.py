@@ -24,7 +24,7 @@ from functools import partial
 from drfd.common.errors import DrfdError, Unavailable
 from drfd.core.model.job import Actor
 from drfd.daemon.users.threads import ThreadPool
-from drfd.linux.user_database import DirectoryAnswer, LocalAccounts, Subordinates, look_up_name
+from drfd.linux.user_database import LocalAccounts, Subordinates, look_up_name
 
 log = logging.getLogger("drfd")
 
@@ -41,9 +41,35 @@ WAIT_S = 20.0
 #: Cached answers; the least recently used ones are dropped, those without a name first.
 MAX_CACHED = 4096
 
+#: Ages in seconds from which an answer is refreshed, and beyond which it is not used any more: that
+#: a uid has no account, a name that is in /etc/passwd too, and a name of the directory alone.
+_NAMELESS_AGES_S = 60.0, 60.0
+_LOCAL_AGES_S = 60.0, 600.0
+_REMOTE_AGES_S = 5.0, 15.0
+
 #: Returns the user name of a uid, or None when there is no such account. Any error that it raises
 #: means that the directory could not be asked.
 LookUp = Callable[[int], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryAnswer:
+    """The answer of the directory for a uid."""
+
+    name: str | None
+    #: The uid's name in /etc/passwd before the directory was asked, or None if it had none there.
+    local: str | None
+
+    def ages_s(self) -> tuple[float, float]:
+        """Return the ages in seconds at which the answer is refreshed and at which it expires."""
+        if self.name is None:
+            return _NAMELESS_AGES_S
+        return _LOCAL_AGES_S if self.name == self.local else _REMOTE_AGES_S
+
+    def holds(self, uid: int, local: LocalAccounts) -> bool:
+        """Return whether /etc/passwd gives the uid the same name as before the answer. If not, the
+        uid may have another account by now."""
+        return self.local == local.name_of(uid)
 
 
 @dataclass(slots=True)
