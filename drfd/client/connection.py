@@ -13,12 +13,13 @@ import time
 from _collections_abc import Callable
 from itertools import islice
 from select import select
+from stat import S_IFREG
 from time import time_ns
 
 from drfd.common.errors import DrfdError, Refused, Unavailable, error_of
 from drfd.linux.unix_sockets import at_socket, peer_of
 from drfd.payload.pack import of_request
-from drfd.payload.signature import digest_of, proof_of, read_key
+from drfd.payload.signature import KEY_BYTES, digest_of, open_roots, proof_of
 from drfd.payload.submitter import SOCKET, SYSTEM_SOCKET, addressed, user_socket
 from drfd.protocol.codec import MAX_REQUEST_BYTES, VERSION, Message, decode, encode_request
 
@@ -516,3 +517,48 @@ def _text_around(error: UnicodeEncodeError) -> str:
     first = error.object.rfind('"', 0, error.start) + 1
     text, _, _ = error.object[first:].partition('"')
     return text.encode("ascii", "replace").decode() if not text.isprintable() else text
+
+
+#: What a key file is, by stat(2).
+_KEY_FILE = S_IFREG | 0o400
+
+
+def read_key(path: str) -> bytes | None:
+    """Return the key in this file, or None if there is none. The path comes from the controller,
+    and only root gives keys: so the file must be as the launcher makes it, in a directory that only
+    root can change."""
+    directory, name = os.path.split(path)
+    try:
+        where = open_roots(directory)
+        try:
+            place, seen = os.fstat(where), os.stat(name, dir_fd=where, follow_symlinks=False)
+            is_roots = not place.st_mode & 0o022 and not _is_users_mount(place.st_dev)
+            # A file system may be mounted over the file, too.
+            expected = place.st_dev, os.geteuid(), _KEY_FILE
+            if not is_roots or (seen.st_dev, seen.st_uid, seen.st_mode) != expected:
+                return None
+            file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=where)
+        finally:
+            os.close(where)
+        try:
+            key = os.read(file, KEY_BYTES + 1) if os.fstat(file).st_dev == place.st_dev else b""
+        finally:
+            os.close(file)
+    except OSError:
+        return None
+    return key if len(key) == KEY_BYTES else None
+
+
+def _is_users_mount(device: int) -> bool:
+    """Return whether the file system with this device number is a user's (mount.fuse3(8)): one may
+    be mounted over the user's home directory, in a directory of root's. Raises OSError."""
+    number = b"%d:%d" % (os.major(device), os.minor(device))
+    with open("/proc/self/mountinfo", "rb") as mounts:
+        for line in mounts:
+            # Its point and its source, with blanks escaped, may be named after what is looked for.
+            before, _, after = line.rstrip(b"\n").partition(b" - ")
+            kinds = after.split(b" ")
+            is_same = before.split(b" ")[2] == number and kinds[0].startswith(b"fuse")
+            if is_same and b"user_id=0" not in kinds[-1].split(b","):
+                return True
+    return False

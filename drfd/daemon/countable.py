@@ -19,7 +19,8 @@ from drfd.common.units import parse_size
 from drfd.core.model.machine import Instance, InstancePlace, Instances
 from drfd.core.model.resources import Axes
 from drfd.devices.gpus import GPU, Gpu, automatic, find_gpus
-from drfd.linux.device_nodes import DeviceNode, is_basic, node_at
+from drfd.devices.kernel_files import is_basic, node_at
+from drfd.linux.device_nodes import DeviceNode
 
 #: The list of instances that stands for all GPUs of the machine.
 AUTO = "auto"

@@ -1,15 +1,25 @@
-"""What files of /proc and /sys say of devices."""
+"""What files of /proc, /sys and /dev say of devices."""
 
 from __future__ import annotations
 
 import os
+import stat
+from os import PathLike
 
 from drfd.devices.gpu import GpuFault
-from drfd.linux.device_nodes import CHARACTER, DeviceNode
+from drfd.linux.device_nodes import BLOCK, CHARACTER, DeviceNode
 from drfd.linux.kernel_files import get_record, word_in
 
 #: The major number of graphics nodes (Documentation/admin-guide/devices.txt of Linux).
 GRAPHICS_MAJOR = 226
+
+#: Nodes that programs take for granted; without some of them no process can even be started.
+_BASIC_PATHS = ("null", "zero", "random", "urandom", "tty", "console", "ptmx", "pts")
+#: Those without which a job cannot be started, by their numbers: null, random, urandom, tty,
+#: console, ptmx (Documentation/admin-guide/devices.txt of Linux).
+_BASIC_NUMBERS = ((1, 3), (1, 8), (1, 9), (5, 0), (5, 1), (5, 2))
+#: The major numbers of terminals in /dev/pts (same file).
+_FIRST_TERMINAL, _LAST_TERMINAL = 136, 143
 
 
 def entries(path: str) -> list[str]:
@@ -59,3 +69,31 @@ def _node_in(path: str) -> DeviceNode:
     if numbers[0] is None or numbers[1] is None:
         raise GpuFault(f"{path} names no device")
     return DeviceNode(CHARACTER, numbers[0], numbers[1])
+
+
+def node_at(path: str | PathLike[str]) -> DeviceNode:
+    """Return the device whose node, or a link to it, is at `path`. Raises OSError if nothing can be
+    seen there, and ValueError if it is no device."""
+    found = os.stat(path)
+    if stat.S_ISCHR(found.st_mode):
+        kind = CHARACTER
+    elif stat.S_ISBLK(found.st_mode):
+        kind = BLOCK
+    else:
+        raise ValueError(f"{os.fspath(path)} is no device node")
+    return DeviceNode(kind, os.major(found.st_rdev), os.minor(found.st_rdev))
+
+
+def is_basic(path: str) -> bool:
+    """Return whether all processes need the device at `path`, so that it can be hidden from none.
+
+    /dev/full is not among them, nor a node of another name with the numbers of /dev/zero."""
+    place = os.path.realpath(path)
+    if any(place == f"/dev/{name}" for name in _BASIC_PATHS) or place.startswith("/dev/pts/"):
+        return True
+    try:
+        kind, major, minor = node_at(path)
+    except (OSError, ValueError):
+        return False
+    is_terminal = _FIRST_TERMINAL <= major <= _LAST_TERMINAL
+    return kind == CHARACTER and (is_terminal or (major, minor) in _BASIC_NUMBERS)

@@ -126,7 +126,7 @@ class KeyFiles:
             try:
                 os.unlink(name, dir_fd=self._fd)
             except OSError as error:
-                # What is no file is nobody's key (`read_key`).
+                # What is no file is nobody's key (`client.connection.read_key`).
                 log.error("event=not-removed file=%s error=%s", directory / name, error.strerror)
         #: Uids whose accounts are being asked for.
         self._asked: set[int] = set()

@@ -11,7 +11,7 @@ submit` loads this module.
 from __future__ import annotations
 
 import os
-from stat import S_IFREG, S_ISVTX
+from stat import S_ISVTX
 
 try:
     # The same function without OpenSSL, which takes longer to load than everything else.
@@ -54,40 +54,10 @@ def proof_of(key: bytes, digest: bytes) -> str:
     return str(blake2b(digest, key=key, digest_size=KEY_BYTES, person=b"drfd-proof").hexdigest())
 
 
-#: What a key file is, by stat(2).
-_KEY_FILE = S_IFREG | 0o400
-
-
 def key_file_name(uid: int, name: str) -> str:
     """Return the name of a user's key file. It depends on the user name too, so that the next owner
     of a uid does not take an earlier account's file for the own one."""
     return f"{uid}-{blake2b(name.encode(errors='surrogateescape'), digest_size=8).hexdigest()}"
-
-
-def read_key(path: str) -> bytes | None:
-    """Return the key in this file, or None if there is none. The path comes from the controller,
-    and only root gives keys: so the file must be as the launcher makes it, in a directory that only
-    root can change."""
-    directory, name = os.path.split(path)
-    try:
-        where = open_roots(directory)
-        try:
-            place, seen = os.fstat(where), os.stat(name, dir_fd=where, follow_symlinks=False)
-            is_roots = not place.st_mode & 0o022 and not _is_users_mount(place.st_dev)
-            # A file system may be mounted over the file, too.
-            expected = place.st_dev, os.geteuid(), _KEY_FILE
-            if not is_roots or (seen.st_dev, seen.st_uid, seen.st_mode) != expected:
-                return None
-            file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=where)
-        finally:
-            os.close(where)
-        try:
-            key = os.read(file, KEY_BYTES + 1) if os.fstat(file).st_dev == place.st_dev else b""
-        finally:
-            os.close(file)
-    except OSError:
-        return None
-    return key if len(key) == KEY_BYTES else None
 
 
 _STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -110,18 +80,3 @@ def open_roots(directory: str) -> int:
         os.close(fd)
         raise
     return fd
-
-
-def _is_users_mount(device: int) -> bool:
-    """Return whether the file system with this device number is a user's (mount.fuse3(8)): one may
-    be mounted over the user's home directory, in a directory of root's. Raises OSError."""
-    number = b"%d:%d" % (os.major(device), os.minor(device))
-    with open("/proc/self/mountinfo", "rb") as mounts:
-        for line in mounts:
-            # Its point and its source, with blanks escaped, may be named after what is looked for.
-            before, _, after = line.rstrip(b"\n").partition(b" - ")
-            kinds = after.split(b" ")
-            is_same = before.split(b" ")[2] == number and kinds[0].startswith(b"fuse")
-            if is_same and b"user_id=0" not in kinds[-1].split(b","):
-                return True
-    return False

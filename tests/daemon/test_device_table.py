@@ -8,7 +8,8 @@ import pytest
 from drfd.daemon.countable import CountableResource
 from drfd.daemon.launcher_link.device_table import DevicesFailed, DevicesTaken, DeviceTable, Grant
 from drfd.devices.gpus import Gpu
-from drfd.linux.device_nodes import DeviceNode, node_at
+from drfd.devices.kernel_files import node_at
+from drfd.linux.device_nodes import DeviceNode
 
 #: Of NVIDIA, of the graphics of its PCI device, and of the capability of a slice.
 GPU_MAJOR, DRM_MAJOR, CAP_MAJOR = 195, 226, 238

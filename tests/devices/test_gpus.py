@@ -17,9 +17,10 @@ from drfd.devices import driver_files
 from drfd.devices.driver_files import read_each
 from drfd.devices.gpu import GpuFault
 from drfd.devices.gpus import Gpu, GpuLost, automatic, find_gpus, gpus_named
+from drfd.devices.kernel_files import is_basic, node_at
 from drfd.devices.nvidia import Memory
 from drfd.devices.variables import variables_for
-from drfd.linux.device_nodes import BLOCK, DeviceNode, is_basic, node_at, show_node
+from drfd.linux.device_nodes import BLOCK, DeviceNode, show_node
 from tests.gpu_machines import names, unfold
 
 

@@ -27,11 +27,12 @@ from xml.etree import ElementTree
 import pytest
 
 from drfd.devices.gpus import Gpu, find_gpus
+from drfd.devices.kernel_files import node_at
 from drfd.devices.nvidia import Memory
 from drfd.launcher.confinement.device_program import device_program
 from drfd.launcher.gpu_meter.reading import names_processes
 from drfd.linux import syscalls
-from drfd.linux.device_nodes import node_at, show_node
+from drfd.linux.device_nodes import show_node
 from instance import BIN, Instance, add_account, delete_account, wait_for
 from kernel import empty_cgroup
 

@@ -14,10 +14,11 @@ from typing import NamedTuple
 import pytest
 from msgspec.structs import replace
 
+from drfd.client import connection
+from drfd.client.connection import read_key
 from drfd.launcher.signatures import KeyFiles, SigningKeys, is_signed, sealed_digest
 from drfd.launcher.system.accounts import AccountProcess
 from drfd.linux.sealed import NotSealed, seal, sealed_size
-from drfd.payload import signature
 from drfd.payload.pack import of_request
 from drfd.payload.signature import (
     KEY_BYTES,
@@ -25,7 +26,6 @@ from drfd.payload.signature import (
     digest_of,
     key_file_name,
     proof_of,
-    read_key,
 )
 from drfd.protocol.codec import MAX_REQUEST_BYTES, encode_request
 from launcher.rig import order
@@ -296,6 +296,6 @@ def test_a_file_of_a_file_system_that_a_user_has_mounted_is_no_key(
     device = os.stat(key_file).st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
     mounts = [io.BytesIO(f"9 1 {number} / {mounted}\n".encode())]
-    monkeypatch.setattr(signature, "open", lambda *_: mounts.pop(), raising=False)
+    monkeypatch.setattr(connection, "open", lambda *_: mounts.pop(), raising=False)
     assert (read_key(str(key_file)) is None) is is_users
     assert not mounts

@@ -23,8 +23,8 @@ import pytest
 from drfd.linux import descriptor_guard, service, syscalls
 from drfd.linux.service import Service
 from drfd.linux.unix_sockets import at_socket
-from drfd_cli.terminal.sockets import connect_in_line
 from drfd.linux.user_database import LocalAccounts, ParsedFile, written_name
+from drfd_cli.terminal.sockets import connect_in_line
 from instance import wait_for
 from kernel import LINGER_S, send_lingering
 

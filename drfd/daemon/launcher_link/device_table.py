@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from drfd.common.errors import HostError
 from drfd.daemon.countable import Countables
 from drfd.devices.gpus import GPU, Gpu, find_gpus, gpus_named
-from drfd.devices.kernel_files import numa_node
+from drfd.devices.kernel_files import node_at, numa_node
 from drfd.devices.nvidia import Memory
 from drfd.devices.variables import variables_for
 from drfd.launcher.protocol import Devices
-from drfd.linux.device_nodes import DeviceNode, node_at, show_node
+from drfd.linux.device_nodes import DeviceNode, show_node
 
 #: Where the kernel says of a device node on which NUMA node its device is.
 _DEVICES = {"c": "/sys/dev/char", "b": "/sys/dev/block"}
