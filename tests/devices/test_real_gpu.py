@@ -505,20 +505,6 @@ def test_a_job_without_a_gpu_sees_none(gpus, start, is_told, is_roots) -> str:
     return f"{error}; {how}"
 
 
-@checked("nvidia-smi lists one GPU in a job with one, and none in a job without")
-def test_nvidia_smi_in_a_job_lists_the_jobs_gpus(gpus, start) -> str:
-    daemon = start(WHOLE)
-    daemon.require_hiding()
-    smi("-L")
-    texts = []
-    for asks, listed in ((("--gres", "gpu=1"), 1), ((), 0)):
-        job_id = daemon.submit(*SMALL, *asks, "--", "sh", "-c", "nvidia-smi -L 2>&1; true")
-        daemon.instance.wait_end(job_id)
-        texts.append(" ".join(daemon.instance.output(job_id).split()))
-        assert len(re.findall(r"\bGPU \d+:", texts[-1])) == listed, texts
-    return f"with: {texts[0]!r}; without: {texts[1]!r}"
-
-
 @checked("a BPF program on a cgroup of version 2 hides every GPU from CUDA in it, and not outside")
 def test_a_device_program_hides_a_gpu_from_cuda(gpus) -> str:
     nodes = frozenset(node for gpu in gpus for node in gpu.nodes)

@@ -65,38 +65,6 @@ def test_a_mount_whose_name_is_no_text_keeps_no_daemon_back(shelter):
 # -- the disk is full, or may not be written -----------------------------------------------------
 
 
-@as_root
-@pytest.mark.parametrize("dies", [True, False], ids=["and the daemon dies", "no restart"])
-def test_a_full_disk_refuses_submissions_and_loses_none(shelter, dies):
-    """So small that nothing is kept free on it (system/test_shortages.py has one that is not)."""
-    instance = shelter("mount -t tmpfs -o size=3m,mode=755 tmpfs $STATE").start()
-    before = instance.running(*SMALL, "--", "sh", "-c", until_gate(instance, 7))["id"]
-    waiting = instance.submit(*SMALL, "--hold", "--", "sh", "-c", "exit 8")
-    filler = fill(instance.inside / str(instance.state).lstrip("/"))
-
-    def is_refused() -> str | None:
-        done = instance.drf("submit", *SMALL, "--", "true", check=False)
-        return done.stderr if done.returncode else None
-
-    said = wait_for("a refusal", is_refused)
-    assert "cannot write the journal" in said and "full" in said and len(said.splitlines()) == 1
-    assert "free space" in said
-    # A job ends meanwhile: its end is kept until it can be written down.
-    (instance.work / "gate").touch()
-    time.sleep(2)
-    assert instance.show(waiting)["state"] == "HELD"
-    if dies:
-        instance.kill()
-    filler.unlink()
-    if dies:
-        instance.start()
-    instance.drf("release", waiting)
-    assert instance.wait_end(before)["exit_code"] == 7
-    assert instance.wait_end(waiting)["exit_code"] == 8
-    assert instance.ended(*SMALL, "--", "true")["state"] == "COMPLETED"
-    assert not instance.is_dead()
-
-
 def fill(place: Path) -> Path:
     """The file system at this place, with one file."""
     filler = place / "filler"
