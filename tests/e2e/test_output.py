@@ -1,4 +1,4 @@
-"""Where the output of jobs goes, when it can be read, and commands run inside a job."""
+"""Where the output of jobs goes, and when it can be read."""
 
 import sys
 from pathlib import Path
@@ -102,17 +102,3 @@ def test_a_job_that_writes_less_is_not_and_its_bound_is_the_next_ones_too(instan
     assert ended["outcome"]["code"] == "COMPLETED"
     again = int(instance.drf("retry", ended["id"], "-q").stdout)
     assert instance.show(again)["output_max_bytes"] == 2 << 20
-
-
-def test_a_command_is_run_inside_the_job_or_refused(instance):
-    """It runs inside where jobs have cgroups; elsewhere it is said why not."""
-    job = instance.running("--", "sleep", "1000", env={"MARK": "of the job"})["id"]
-    done = instance.drf("exec", job, "--", "sh", "-c", "echo $MARK; exit 3", check=False)
-    if instance.has_cgroups():
-        assert (done.returncode, done.stdout, done.stderr) == (3, "of the job\n", "")
-    else:
-        assert (done.returncode, done.stdout) == (1, "")
-        assert done.stderr == (
-            "drf: jobs have no cgroups here, so nothing can be run inside one"
-            " (drf doctor says why)\n"
-        )

@@ -194,24 +194,6 @@ def test_jobs_live_below_the_holder_also_when_its_keeper_takes_its_time(
     assert show(UNIT, "ActiveState") == "active", "the holder is not ours to end"
 
 
-@pytest.mark.parametrize(
-    ("properties", "said"),
-    [
-        (None, f"drfd-launcher: {UNIT} is inactive: start it with systemctl start {UNIT}\n"),
-        (("Delegate=no",),
-         f"drfd-launcher: {UNIT} has no Delegate=yes, so its cgroups belong to systemd\n"),
-    ],
-)  # fmt: skip
-def test_a_holder_that_cannot_have_jobs_ends_the_launcher_in_one_line(
-    start_holder, launcher, properties, said
-):
-    if properties is not None:
-        start_holder(*properties)
-    process = launcher.start("--holder", UNIT, cgroups=True)
-    assert process.wait(WAIT_S) == 1
-    assert launcher.log() == said
-
-
 # -- an ordinary user -------------------------------------------------------------------------
 
 

@@ -3,7 +3,6 @@ own. Each process under test is its own."""
 
 import os
 import shutil
-import signal
 import subprocess
 
 import pytest
@@ -12,7 +11,7 @@ from drfd.launcher.runner.starter import program
 from drfd.launcher.runner.starter.layout import header
 from drfd.launcher.runner.starter.sources import HERE
 from instance import status_of
-from launcher.rig import UNTIL_GO, order, python, state_of, until
+from launcher.rig import UNTIL_GO, python, until
 
 pytestmark = pytest.mark.slow
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root")
@@ -86,24 +85,6 @@ def test_a_runner_drops_its_privileges_once_its_job_runs(runs):
     ended = runs.over(runner).exited
     assert ended is not None
     assert (ended["exit_code"], ended["signal"]) == (7, None)
-
-
-def test_a_runner_drops_its_privileges_before_it_waits_for_the_exec(launcher, work):
-    """The user delays that by SIGSTOP, or by a program on a file system of the user's own, and kept
-    the runner as it was for the whole job."""
-    (launcher.failpoints / "runner.before-exec").write_text("stop")
-    controller = launcher.connect()
-    controller.launch(order("true", cwd=work))
-    reached = launcher.failpoints / "runner.before-exec.reached"
-    runner = int(until("the runner stops", lambda: reached.exists() and reached.read_text()))
-    until("a stop of the runner", lambda: state_of(runner) == "T")
-    kept = 1 << program.KILL if os.getuid() == 0 else 0
-    status = status_of(runner)
-    assert {status[name] for name in ("CapPrm", "CapEff")} == {f"{kept:016x}"}
-    assert status["Seccomp"] == "2"
-    os.kill(runner, signal.SIGCONT)
-    controller.take("launched", id=1, attempt=1)
-    assert controller.take("exited", id=1, attempt=1)["exit_code"] == 0
 
 
 # -- session keyrings, where they can be had ----------------------------------------------
