@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from drfd.daemon.launcher_link.failures import (
     DIED,
-    Failure,
+    FailureText,
     StartFailure,
     of_job,
     of_root,
@@ -19,7 +19,7 @@ def said(step: str, number: int = 0, what: str = "") -> bytes:
     return f"{step}\0{number}\0{what}".encode(errors="surrogateescape")
 
 
-def told(report: bytes, *, has_space: bool = False) -> Failure:
+def told(report: bytes, *, has_space: bool = False) -> FailureText:
     return of_job(report, "ann", has_space)
 
 
@@ -45,29 +45,29 @@ def test_whose_processes_are_too_many_waits_and_a_full_cpuset_is_no_shortage():
     why = "the machine is short of memory: /tasks: Cannot allocate memory"
     assert of_root(said("cgroup", errno.ENOMEM, "/tasks")) == (why, "machine", "memory")
     text = "it could not be set up: /cpuset/job-1-1/tasks: No space left on device"
-    assert of_root(said("cgroup", errno.ENOSPC, "/cpuset/job-1-1/tasks")) == Failure(text)
-    assert of_root((70_000).to_bytes(4, "little")) == Failure(DIED)
+    assert of_root(said("cgroup", errno.ENOSPC, "/cpuset/job-1-1/tasks")) == FailureText(text)
+    assert of_root((70_000).to_bytes(4, "little")) == FailureText(DIED)
 
 
 @pytest.mark.parametrize("step", ["cgroup", "limit", "plan", "none", ""])
 def test_no_user_can_report_what_only_root_can(step):
-    assert told(said(step, errno.ENOMEM, "/tasks")) == Failure(DIED)
+    assert told(said(step, errno.ENOMEM, "/tasks")) == FailureText(DIED)
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"{}", b"output", b"output\x00x\x00", b"output\x00-1\x00", b"output\x005000\x00"]
 )
 def test_what_is_no_report_is_a_death(data):
-    assert told(data) == Failure(DIED)
+    assert told(data) == FailureText(DIED)
 
 
 def test_what_the_runner_itself_has_met_has_its_sentence():
     hung = "entering its directory and opening its output files took longer than 120 s"
-    assert of_root(said("hung", 0, "120")) == Failure(hung)
+    assert of_root(said("hung", 0, "120")) == FailureText(hung)
     unseen = of_root(said("unseen", errno.EACCES)).text
     assert unseen.startswith("--output-max cannot be kept") and "Permission denied" in unseen
     why = "/g/pids.max was set to 9 and reads max"
-    assert of_root(said("limit", 0, f"{why}\n")) == Failure(f"it could not be set up: {why}")
+    assert of_root(said("limit", 0, f"{why}\n")) == FailureText(f"it could not be set up: {why}")
     full = of_root(said("setting", errno.ENOSPC))
     assert full[1:] == ("machine", "space")
 
@@ -120,7 +120,7 @@ SENTENCES = {
 
 @pytest.mark.parametrize("data", SENTENCES, ids=[repr(data) for data in SENTENCES])
 def test_each_failure_has_its_sentence(data):
-    assert told(data) == Failure(SENTENCES[data])
+    assert told(data) == FailureText(SENTENCES[data])
 
 
 SHORTAGES = {

@@ -66,7 +66,7 @@ _IN_WORDS = {
 _MOST_ERRNO = 4095
 
 
-class Failure(NamedTuple):
+class FailureText(NamedTuple):
     text: str
     #: Of a temporary shortage: whose and what it is.
     whose: Whose | None = None
@@ -84,13 +84,13 @@ class StartFailure(Struct, frozen=True, kw_only=True):
     #: The counters of the attempt's cgroup.
     counters: dict[str, int]
 
-    def in_words(self, user: str | None) -> Failure:
+    def in_words(self, user: str | None) -> FailureText:
         """Return why the program of this user could not be run. A shortage of memory is a final one
         if the job has hit its own limit, because it would hit it again."""
         report = bytes.fromhex(self.report)
         failure = of_root(report) if self.by_root else of_job(report, user, self.has_space)
         if failure.resource == MEMORY and judge(self.counters).counted.get("limit_hits"):
-            return Failure(failure.text)
+            return FailureText(failure.text)
         return failure
 
 
@@ -112,12 +112,12 @@ class NoticeEnd(Struct, frozen=True, kw_only=True):
         return "told" if self.exit_code == 0 else f"failed: exit code {self.exit_code}"
 
 
-def of_root(report: bytes) -> Failure:
+def of_root(report: bytes) -> FailureText:
     """Return the failure of a report that comes from drfd's own code for certain."""
     try:
         step, number, what = _parts(report)
     except ValueError:
-        return Failure(DIED)
+        return FailureText(DIED)
     why = os.strerror(number)
     # Of a file of an attempt's cgroup, as of a cpuset, it means that it can never be set.
     is_final = number == errno.ENOSPC and step in ("cgroup", "limit")
@@ -130,34 +130,34 @@ def of_root(report: bytes) -> Failure:
             # Without an error of the kernel's it is a file that has not the line that was wanted.
             why = "; ".join(what.splitlines()) + (f": {why}" if number else "")
         case "plan":
-            return Failure(_unreadable("its plan is cut short"))
+            return FailureText(_unreadable("its plan is cut short"))
         case "keyring" if number not in (errno.ENOMEM, errno.EDQUOT):
-            return Failure(_no_keyring(why))
+            return FailureText(_no_keyring(why))
         case "unseen":
-            return Failure(f"{_UNSEEN} ({why})")
+            return FailureText(f"{_UNSEEN} ({why})")
         case "stack":
-            return Failure(_OVERWRITTEN)
+            return FailureText(_OVERWRITTEN)
         case "hung":
-            return Failure(f"{_HUNG} took longer than {what} s")
+            return FailureText(f"{_HUNG} took longer than {what} s")
     if number not in RESOURCES or is_final:
-        return Failure(f"it could not be set up: {why}")
+        return FailureText(f"it could not be set up: {why}")
     resource = RESOURCES[number]
-    return Failure(short_of_machine(resource, why), Whose.MACHINE, resource)
+    return FailureText(short_of_machine(resource, why), Whose.MACHINE, resource)
 
 
-def of_job(report: bytes, user: str | None, has_space: bool) -> Failure:
+def of_job(report: bytes, user: str | None, has_space: bool) -> FailureText:
     """Return the failure of a report that the user may have written."""
     try:
         step, number, what = _parts(report)
         hint = _hint(what) if has_space else ""
         text = _sentence(step, number, what, user or "its user", hint)
     except (ValueError, LookupError):
-        return Failure(DIED)
+        return FailureText(DIED)
     undone, resource = _UNDONE.get(step, _OPEN), RESOURCES.get(number)
     if resource is None or (undone in _OF_FILES and resource == PROCESSES):
-        return Failure(text[:MAX_TEXT])
+        return FailureText(text[:MAX_TEXT])
     text = f"{undone}: {_IN_WORDS[resource]} ({errno.errorcode[number]})"
-    return Failure(text, Whose.JOB, resource)
+    return FailureText(text, Whose.JOB, resource)
 
 
 def _hint(path: str) -> str:
