@@ -122,7 +122,6 @@ def warnings_about(request: Submission) -> list[str]:
         found = [_about_command(argv, path, cwd)]
     else:
         found = [
-            _about_interpreter(script, path, cwd),
             about_other_directives(script),
             _about_other_variables(script, env),
             _about_option_lines(script),
@@ -272,23 +271,6 @@ def _about_command(argv: Sequence[str], path: str, cwd: str) -> str | None:
     if name and _is_in(path, name, cwd):
         return None
     return f"there is no command {name} in the job's PATH"
-
-
-def _about_interpreter(script: str, path: str, cwd: str) -> str | None:
-    """Return a line about the interpreter of a script's first line, if that is not there."""
-    first, _, _ = script.partition("\n")
-    words = first.removeprefix("#!").split() if first.startswith("#!") else []
-    if not words:
-        return None
-    if not os.access(os.path.join(cwd, words[0]), os.X_OK):
-        return f"there is no {words[0]}, which the script's first line names"
-    if words[0].rpartition("/")[2] != "env":
-        return None
-    # Options of env, and variables that it sets, may stand before the name.
-    name = next((word for word in words[1:] if word[0] != "-" and "=" not in word), None)
-    if name is None or "/" in name or _is_in(path, name, cwd):
-        return None
-    return f"there is no command {name}, which the script's first line names, in the PATH"
 
 
 def _typed(*words: str) -> str:

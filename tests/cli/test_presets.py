@@ -321,24 +321,6 @@ def test_a_job_without_a_path_has_the_usual_one(place):
 
 
 @pytest.mark.parametrize(
-    ("first", "told"),
-    [
-        *((first, None) for first in ("#!/bin/sh", "echo", "#!", "#!/usr/bin/env python3")),
-        ("#! /usr/bin/env -S A=b python3 -u", None),
-        ("#!/usr/bin/env /none/x", None),
-        ("#!/opt/none/python", "there is no /opt/none/python, which the script's first line names"),
-        (
-            "#!/usr/bin/env pyhton3",
-            "there is no command pyhton3, which the script's first line names, in the PATH",
-        ),
-    ],
-)
-def test_an_interpreter_that_is_not_there(place, first, told):
-    found = doubts(place, "job.sh", script=f"{first}\necho\n")
-    assert found == ([] if told is None else [told])
-
-
-@pytest.mark.parametrize(
     ("out", "err", "told"),
     [
         (None, "drf-%j.out", None),
