@@ -34,7 +34,6 @@ from drfd.core.model.job import ROOT, JobState
 from drfd.daemon import spawn
 from drfd.daemon.calendar import expand
 from drfd.daemon.config import Config, Site
-from drfd.daemon.countable import late_gpus
 from drfd.daemon.engine.engine import Engine, Work, home_and_others
 from drfd.daemon.engine.journal_upkeep import Retention
 from drfd.daemon.explanation import misplaced
@@ -275,9 +274,8 @@ class Daemon:
 
     def _reload(self) -> Site:
         config, site = self._reread()
-        before = self._requests.site
         self._engine.adopt(site.rules, _calendar(config, site.rules))
-        site = self._and_open(before, self._and_lost(site))
+        site = self._and_lost(site)
         site = replace(site, warnings=(*site.warnings, *misplaced(config)))
         self._requests.config, self._requests.site = config, site
         self._links.adopt(home_and_others(site.rules.axes))
@@ -314,19 +312,6 @@ class Daemon:
             *lost("node", engine.lost_nodes(), "there run on, and count on no node"),
         )
         return replace(site, warnings=warnings)
-
-    def _and_open(self, before: Site, site: Site) -> Site:
-        """Return the site with a warning if jobs run that were started before some GPUs were given
-        out: nothing can be hidden from a process that may have it open."""
-        late = late_gpus(before.countables, before.rules.axes.instances, site.rules.axes.instances)
-        if not (late and site.gpus and self._engine.ledger.allocations):
-            return site
-        text = (
-            f"gres.gpu: {', '.join(late)} given out since this reload: jobs that were started "
-            'before can open what is new to the list until they end (hide = "all" hides GPUs that '
-            "are not in the list, too)"
-        )
-        return replace(site, warnings=(*site.warnings, text))
 
     def shut_down(self, *, after_jobs: bool) -> None:
         """End the daemon, at once or when no job runs any more."""

@@ -99,15 +99,6 @@ def names_with_nodes(countables: Countables) -> frozenset[str]:
     return frozenset(each.name for each in countables if each.name == GPU or each.devices)
 
 
-def late_gpus(before: Countables, given_before: Instances, given: Instances) -> tuple[str, ...]:
-    """Return the GPUs that are given out now and were not before, so that jobs of that time can
-    open them; none if all that is not given out was hidden as well."""
-    if any(each.hides_all or each.is_auto or each.devices for each in before if each.name == GPU):
-        return ()
-    known = dict(given_before).get(GPU, ())
-    return tuple(each for each in dict(given).get(GPU, ()) if each not in known)
-
-
 def device_warnings(countables: Countables) -> Iterator[str]:
     """Yield a sentence for each named node that is not there."""
     for each in countables:

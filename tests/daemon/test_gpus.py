@@ -16,7 +16,7 @@ from drfd.core.model.job import Job, JobState, Usage
 from drfd.core.model.machine import Instances
 from drfd.daemon import tools
 from drfd.daemon.config import load
-from drfd.daemon.countable import CountableResource, instances_of, late_gpus
+from drfd.daemon.countable import CountableResource, instances_of
 from drfd.daemon.launcher_link.device_table import Grant
 from drfd.daemon.launcher_link.messages import LaunchSettings, grants_for, order_for
 from drfd.daemon.lookup.views import gpu_view
@@ -100,16 +100,6 @@ def resource(
     name: str, *instances: str, devices: tuple[tuple[str, ...], ...] = ()
 ) -> CountableResource:
     return CountableResource(name=name, instances=instances, devices=devices)
-
-
-def test_gpus_are_late_that_were_open_to_jobs_before_they_were_given_out():
-    one, two = (("gpu", ("0",)),), (("gpu", ("0", "1")), ("tape", ("0",)))
-    gpu = resource("gpu", "0")
-    assert late_gpus((gpu,), one, two) == ("1",)
-    assert late_gpus((), (), two) == ("0", "1")
-    assert late_gpus((gpu,), two, one) == ()
-    for hidden in (replace(gpu, hides_all=True), replace(gpu, is_auto=True)):
-        assert late_gpus((hidden,), one, two) == ()
 
 
 # -- what a job is told of those that are its own ----------------------------------------------
