@@ -259,22 +259,20 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
     lines = "and print the lines for the configuration"
     text = f"measure how fast the disks are, best while they are idle, {lines}"
-    path, flag = command("calibrate", text)
+    path, _ = command("calibrate", text)
     path("--config", "configuration file")
     several = {"action": "append", "default": []}
     path("--disk", "only this one of the file", str, metavar="NAME", **several)
     text = "the disk of this directory, which need not be in the file"
     path("--path", text, str, metavar="DIR", **several)
-    flag("--json", "print JSON for programs")
 
     text = f"list the GPUs of this machine with their device nodes, {lines}"
     _, flag = command("gpus", text)
     flag("--json", "print JSON for programs")
 
-    text = "print the configuration of a Slurm that starts jobs for drfd"
+    text = "print a file of the configuration of a Slurm that starts jobs for drfd"
     path, _ = command("slurm-conf", text)
-    text = "print only this file, as it is to be stored"
-    path("file", text, str, nargs="?", choices=NAMES)
+    path("file", "as it is to be stored", str, choices=NAMES)
     for name, text, default, kind in (
         ("--dir", "directory of slurm.conf", Path("/etc/slurm"), "DIR"),
         ("--socket", "socket that drfd hears of jobs at", paths.SYSTEM_SLURM_SOCKET, "PATH"),

@@ -29,8 +29,7 @@ from drfd.devices.gpus import PLACES, Gpu, automatic, find_gpus
 from drfd.host.disks import Location, Speed, locate, measure, name_for
 from drfd.host.measurements import read_machine
 from drfd.linux.device_nodes import show_node
-from drfd.slurm.files import MORE_CONF, Layout, files
-from drfd.slurm.settings import DISKS, EVENT, SLURM_CONF
+from drfd.slurm.files import Layout, files
 
 
 def calibrate(options: argparse.Namespace) -> None:
@@ -48,14 +47,11 @@ def calibrate(options: argparse.Namespace) -> None:
             _say(f"measuring disk {disk.name} in {directory}; this takes a few seconds")
             speed = measure(directory)
             _warn_of_doubts(disk, location, speed)
-            found.append((disk, location, speed))
+            found.append((disk, speed))
     except KeyboardInterrupt:
         _say("stopped; nothing is left behind")
         sys.exit(128 + signal.SIGINT)
-    if options.json:
-        print(json.dumps({"disks": [_measured_view(*each) for each in found]}))
-        return
-    for disk, _, speed in found:
+    for disk, speed in found:
         print(_config_lines(disk, speed))
     _say(f"with these in place of the [[disk]] lines of {config_file}, drf reload takes them up")
 
@@ -121,18 +117,6 @@ def _rounded(rate_bps: int) -> int:
     return max(step, rate_bps // step * step)
 
 
-def _measured_view(disk: DiskConfig, location: Location, speed: Speed) -> dict[str, object]:
-    return {
-        "name": disk.name,
-        "path": disk.path,
-        "read": _rounded(speed.read_bps),
-        "write": _rounded(speed.write_bps),
-        "direct": speed.is_direct,
-        "device": " ".join(location.devices) or None,
-        "filesystem": location.filesystem,
-    }
-
-
 def _say(text: str) -> None:
     """Print to standard error, because standard output is to be copied."""
     print(f"drfd: {text}", file=sys.stderr, flush=True)
@@ -156,20 +140,10 @@ def list_gpus(options: argparse.Namespace) -> None:
 
 
 def slurm_conf(options: argparse.Namespace) -> None:
-    """Print the configuration that Slurm needs."""
+    """Print a file of the configuration that Slurm needs."""
     places = (options.dir, options.socket, options.starts)
     layout = Layout(*(place.absolute() for place in places))
-    texts = files(layout)
-    if options.file is not None:
-        print(texts[options.file], end="")
-        return
-    included = layout.directory / MORE_CONF
-    heads = {
-        SLURM_CONF: f'{included}, for the line "Include {included}" in {SLURM_CONF}',
-        **{name: f"{layout.directory / name}, mode 755" for name in (EVENT, DISKS)},
-    }
-    for name, text in texts.items():
-        print(f"### {heads.get(name, layout.directory / name)}\n{text}")
+    print(files(layout)[options.file], end="")
 
 
 def print_metrics(options: argparse.Namespace) -> None:

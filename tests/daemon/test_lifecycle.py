@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
 import os
 import pwd
 import shutil
@@ -14,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -430,12 +430,13 @@ def test_what_it_prints_is_a_configuration(fast_disk, two_disks, tmp_path, capsy
 def test_a_disk_may_be_chosen_and_a_path_be_named(fast_disk, two_disks, tmp_path, capsys):
     odd = tmp_path / "an odd one"
     odd.mkdir()
-    assert drfd("calibrate", "--config", two_disks, "--disk", "fast", "--path", odd, "--json") == 0
-    found = json.loads(capsys.readouterr().out)["disks"]
-    places = {"fast": tmp_path / "scratch", "an-odd-one": odd}
-    assert {each["name"]: each["path"] for each in found} == {k: str(v) for k, v in places.items()}
-    assert {(each["read"], each["write"]) for each in found} == {(1900 * MIB, 683 << 10)}
-    assert [each["direct"] for each in found] == [True, False]
+    assert drfd("calibrate", "--config", two_disks, "--disk", "fast", "--path", odd) == 0
+    found = tomllib.loads(capsys.readouterr().out)["disk"]
+    rates = {"read": "1900M", "write": "683K"}
+    assert found == [
+        {"name": "fast", "path": str(tmp_path / "scratch"), **rates},
+        {"name": "an-odd-one", "path": str(odd), **rates},
+    ]
 
 
 @pytest.mark.parametrize(

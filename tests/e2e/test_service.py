@@ -331,9 +331,9 @@ def test_nothing_is_written_through_a_link_in_the_home_of_another_user(home):
 
 
 def test_a_reader_that_leaves_early_is_no_failure():
-    """As in `drfd slurm-conf | head -1`."""
+    """As in `drfd slurm-conf slurm.conf | head -1`."""
     with subprocess.Popen(
-        [BIN / "drfd", "slurm-conf"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [BIN / "drfd", "slurm-conf", "slurm.conf"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         process.stdout.close()
         assert (process.stderr.read(), process.wait()) == (b"", 0)
