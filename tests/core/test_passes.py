@@ -19,6 +19,7 @@ from drfd.core.fairness.rules import Pool, Preempting, ReservationSettings, Rule
 from drfd.core.model.job import JobState, Postponed, UserGroup, Whose
 from drfd.core.model.options import Demand
 from drfd.core.scheduling import backfill
+from drfd.core.scheduling.gates import SlotsTaken
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
@@ -333,6 +334,17 @@ class AtNoon(NamedTuple):
 @pytest.fixture
 def at_noon(monkeypatch):
     monkeypatch.setattr(backfill, "gates_of", lambda ledger, rules, now_s: [AtNoon(now_s)])
+
+
+def test_a_pass_explains_by_the_slots_that_it_has_given_itself():
+    machine = Machine(replace(rules(), policy="slots", slots=1))
+    machine.start(of(BOB), 0)
+    machine.finish(1, 1)
+    first, second = (machine.submit(of(ALICE), 1) for _ in range(2))
+    assert machine.starts(1) == [first]
+    last = machine.scheduler.last_plan
+    found = explain_wait(machine.bench.job(second), machine.bench.ledger, last, machine.rules)
+    assert found == SlotsTaken(1)
 
 
 @pytest.mark.parametrize("policy", ["drf", "fifo", "easy", "cpu"])
