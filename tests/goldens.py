@@ -25,7 +25,6 @@ import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
-from getpass import getuser
 from pathlib import Path
 from typing import Any, get_args
 
@@ -355,7 +354,6 @@ ASKED: list[tuple[str, Message]] = [
     ),
     ("status", {"after": [1, False]}),
     ("usage", {"id": 9}),
-    ("usage", {"user": "root"}),
     ("show", {"id": 2}),
     ("show", {"id": 3}),
     ("show", {"id": "4_1"}),
@@ -403,8 +401,6 @@ def converse(instance: Instance, requests: list[Message]) -> Iterator[Message]:
     """The reply to each request of a conversation with a daemon that has just been born."""
     for request in requests:
         fields = {name: value for name, value in request.items() if name not in ("op", "v")}
-        if request["op"] == "usage" and "user" in fields:
-            fields["user"] = getuser()
         message = {"v": 1, "op": request["op"], **fields}
         reply = wait_for(f"a reply to {request['op']}", partial(_answered, instance, message))
         yield reply

@@ -144,12 +144,9 @@ class Client:
         for view in watch(self._connection.another(), every):
             yield Snapshot.of(view)
 
-    def usage(
-        self, job: int | str | JobInfo | None = None, *, user: str | None = None
-    ) -> UsagePoints:
-        """Return the use over time of a job, or of a user's jobs together. Every user may ask."""
-        about = {"user": user} if job is None else {"id": _id(job), "user": user}
-        return UsagePoints.of(self._connection.request("usage", **_given(about)))
+    def usage(self, job: int | str | JobInfo) -> UsagePoints:
+        """Return the use over time of a job. Every user may ask."""
+        return UsagePoints.of(self._connection.request("usage", id=_id(job)))
 
     def wait(
         self, ids: Ids, *, any: bool = False, timeout: Span | float | None = None

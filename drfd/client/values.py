@@ -214,8 +214,7 @@ class UsagePoints(Value):
     gpu_utilisation: tuple[int | None, ...] = ()
     #: The part of `cores` above the lower end; empty for a job without a range of cores.
     cores_beyond: tuple[float | None, ...] = ()
-    #: The job's demand, or None for the jobs of a user together.
-    demand: Amounts | None
+    demand: Amounts
 
     @classmethod
     def of(cls, view: _View, **others: object) -> Self:

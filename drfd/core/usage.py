@@ -1,4 +1,4 @@
-"""Resource use of a job or user over time: a series of few points, and its curve for clients.
+"""Resource use of a job over time: a series of few points, and its curve for clients.
 
 A point is a sum, so merged points have exactly the sums of a longer time. The last `FRESH` readings
 are stored as they are; older ones are merged into points of about equal length, which doubles when
@@ -8,7 +8,7 @@ there are too many.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from operator import add
 from typing import NamedTuple
@@ -35,15 +35,6 @@ class Measure(NamedTuple):
             return None
         # A microsecond of CPU time per millisecond is a thousandth of a core.
         return round(amount / divisor) if self.per_ms == 1 else amount * self._per // divisor
-
-    def total(self, pairs: Sequence[tuple[int, int]]) -> tuple[int, int]:
-        """Return the sum of the known amounts of several jobs at one time: of what grows, scaled
-        from their milliseconds to the most, and of readings as one."""
-        if self.per_ms:
-            longest_ms = max((ms for _, ms in pairs), default=0)
-            return sum(amount * longest_ms // ms for amount, ms in pairs if ms), longest_ms
-        known = [amount // count for amount, count in pairs if count]
-        return sum(known), 1 if known else 0
 
     @property
     def _per(self) -> int:
@@ -88,14 +79,12 @@ class Point(NamedTuple):
 class Series:
     """A series of points in one block of machine words: 128 bytes each, 32 KiB at most."""
 
-    __slots__ = ("_longest_ms", "_rows", "_step_ms")
+    __slots__ = ("_rows", "_step_ms")
 
-    def __init__(self, points: Iterable[Point] = (), *, longest_ms: int | None = None) -> None:
-        """Start with these points; beyond points of `longest_ms`, the oldest are dropped."""
+    def __init__(self, points: Iterable[Point] = ()) -> None:
         self._rows = array("q")
         #: Length in milliseconds to which older points are merged.
         self._step_ms = 0
-        self._longest_ms = longest_ms
         for point in points:
             self._rows.extend(_row(point))
         if self._rows:
@@ -132,11 +121,7 @@ class Series:
 
     def _thin(self) -> None:
         old = len(self) - FRESH
-        step_ms = 2 * max(self._mean_ms(old), self._step_ms)
-        if self._longest_ms is not None and step_ms > self._longest_ms:
-            del self._rows[:_WIDTH]
-            return
-        self._step_ms = step_ms
+        self._step_ms = 2 * max(self._mean_ms(old), self._step_ms)
         pairs = array("q")
         for at in range(0, old - 1, 2):
             pairs.extend(_row(merged(self._point(at), self._point(at + 1))))
@@ -164,15 +149,6 @@ def merged(before: Point, after: Point) -> Point:
         tuple(map(add, before.amounts, after.amounts)),
         tuple(map(add, before.divisors, after.divisors)),
     )
-
-
-def total(points: Iterable[Point], end_ms: int) -> Point:
-    """Return the use of several jobs at one time, from points that end at about that time."""
-    found = list(points)
-    columns = [[(each.amounts[at], each.divisors[at]) for each in found] for at in _AT.values()]
-    sums = [measure.total(pairs) for measure, pairs in zip(MEASURES, columns, strict=True)]
-    span_ms = max((each.span_ms for each in found), default=0)
-    return Point(end_ms, span_ms, *zip(*sums, strict=True))
 
 
 def thinned(points: Iterable[Point], most: int) -> list[Point]:
@@ -259,7 +235,7 @@ class BeyondTally:
 class Curve(Struct, frozen=True, omit_defaults=True):
     """Points, the oldest first, whose ends are Unix times."""
 
-    #: The job's attempt, or 0 for the curve of a user.
+    #: The job's attempt.
     attempt: int
     points: tuple[Point, ...] = ()
     #: Stored with the curve of a running job, so that a restart goes on with them.

@@ -745,8 +745,7 @@ class ShutdownReply(BatchReply):
 
 class UsageReply(TypedDict):
     usage: CurveView
-    #: Null for the jobs of a user together.
-    demand: ResourcesView | None
+    demand: ResourcesView
 
 
 class DebtView(TypedDict):

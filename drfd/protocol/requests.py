@@ -241,10 +241,9 @@ class SnapshotsRequest(_Request, tag="snapshots", frozen=True):
 
 
 class UsageRequest(_Request, tag="usage", frozen=True):
-    """Ask for the use over time of a job, or of a user's jobs together. Exactly one is given."""
+    """Ask for the use over time of a job."""
 
-    id: Ref | None = None
-    user: Name | None = None
+    id: Ref
 
 
 class BatchRequest(Request, frozen=True):

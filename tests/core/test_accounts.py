@@ -209,19 +209,6 @@ def steady(count: int, *, step_ms: int = 2000) -> list[Point]:
     return [point(at * step_ms, step_ms, at, at, at) for at in range(1, count + 1)]
 
 
-def test_with_a_longest_point_the_oldest_are_dropped():
-    series = Series(longest_ms=20_000)
-    given_ = steady(8_000)
-    for each in given_:
-        series.add(each)
-    kept = list(series)
-    assert len(kept) == MOST
-    assert max(each.span_ms for each in kept) <= 22_000
-    assert kept[-1].end_ms == given_[-1].end_ms
-    since_ms = kept[0].end_ms - kept[0].span_ms
-    assert sums(kept) == sums([each for each in given_ if each.end_ms > since_ms])
-
-
 def test_a_series_goes_on_from_points_that_were_kept():
     given_ = steady(5000)
     before = Series()

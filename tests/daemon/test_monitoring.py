@@ -44,7 +44,6 @@ from drfd.linux.user_database import LocalAccounts
 from fakes import (
     ADMIN,
     ALICE,
-    BOB,
     GIB,
     demand,
     ended,
@@ -361,7 +360,6 @@ class Machine:
             curves.meter.watch((job.id, job.attempt), 1, job.cgroup)
             curves.meter.sample(job)
             curves.note(job)
-        curves.note_users(jobs)
 
 
 @pytest.fixture
@@ -430,28 +428,6 @@ def test_a_curve_has_gpus_of_a_job_that_asks_for_some_or_is_seen_on_one(machine)
         assert (view.get("gpu_memory"), view.get("gpu_utilisation")) == (shown, shown)
 
 
-def test_a_users_jobs_add_up_and_an_idle_user_is_forgotten_later(machine):
-    curves = machine.curves()
-    one, other, bobs = job(1), job(2), job(3, spec=spec("root.bob", actor=BOB))
-    for _ in range(3):
-        for each, cores in ((one, 1.0), (other, 0.25), (bobs, 4.0)):
-            machine.use(each, cpu_s=cores * (machine.at_s + 2), memory_mib=2)
-        machine.sample(curves, one, other, bobs)
-    curve = curves.of_user("alice")
-    assert curve is not None
-    assert means(curve, "cores_milli") == [None, 1250, 1250]
-    assert means(curve, "memory_bytes") == [4 * MIB] * 3
-    machine.sample(curves, bobs)
-    curve = curves.of_user("alice")
-    assert curve is not None
-    assert [curve.points[-1].mean(name) for name in ("cores_milli", "memory_bytes")] == [0, 0]
-    machine.at_s += 3700
-    machine.sample(curves, bobs)
-    assert curves.of_user("alice") is None
-    assert curves.of_user("bob") is not None
-    assert curves.of_user("nobody") is None
-
-
 @pytest.mark.slow
 def test_a_restart_goes_on_with_the_peak_and_the_mean_of_gpus(machine):
     """They are saved every five minutes."""
@@ -496,12 +472,11 @@ def test_points_have_what_was_lent_of_the_cores_for_jobs_with_a_range(machine):
         machine.use(each, cpu_s=cpu_s)
         machine.use(plain, cpu_s=cpu_s)
         machine.sample(curves, each, plain)
-    curve, users = curves.of_job(each), curves.of_user("alice")
-    assert curve is not None and users is not None
+    curve = curves.of_job(each)
+    assert curve is not None
     assert means(curve, "cores_milli") == [None, 3000, 500, 1000]
     assert means(curve, "beyond_milli") == [None, 2000, 0, 0]
     assert curve_view(curve, RANGED.demand)["cores_beyond"] == [None, 2.0, 0.0, 0.0]
-    assert means(users, "beyond_milli") == [None, 2000, 0, 0]
     single = curves.of_job(plain)
     assert single is not None and "cores_beyond" not in curve_view(single, plain.spec.demand)
 
@@ -555,22 +530,16 @@ def test_an_end_is_kept_in_few_points_with_the_same_sums(machine, make_shell):
     shell.host.take()
 
 
-async def test_anybody_may_ask_for_the_use_of_a_job_or_a_user(desk):
+async def test_anybody_may_ask_for_the_use_of_a_job(desk):
     await desk.submit(Actor("bob", 1002, False), argv=["secret"], cwd="/secret", name="plain")
     empty = {"at": [], "cores": [], "memory": [], "read": [], "write": []}
     reply = await desk.ask(ALICE, op="usage", id=1)
     assert reply["usage"] == empty
     assert reply["demand"]["cores"] == 1
     assert "secret" not in str(reply)
-    assert await desk.ask(ALICE, op="usage", user="bob") == {"usage": empty, "demand": None}
-    for asked, code in (
-        ({}, "bad-request"),
-        ({"id": 1, "user": "bob"}, "bad-request"),
-        ({"id": 9}, "no-such-job"),
-    ):
-        with pytest.raises(Refused) as caught:
-            await desk.ask(ALICE, op="usage", **asked)
-        assert caught.value.code == code
+    with pytest.raises(Refused) as caught:
+        await desk.ask(ALICE, op="usage", id=9)
+    assert caught.value.code == "no-such-job"
     await desk.submit(ALICE, array="5-9", held=True)
     with pytest.raises(Refused, match="name one of its tasks") as caught:
         await desk.ask(ALICE, op="usage", id=2)

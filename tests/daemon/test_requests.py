@@ -888,7 +888,7 @@ async def test_no_request_about_20_000_jobs_stops_the_loop_for_long(make_desk, n
         "history": {"limit": 1000}, "report": {"by": "job"},
         "wait": {"ids": [*range(1, 20_001)], "timeout_s": 0.0},
         "events": {"standing": True, "select": {"everything": True}},
-        "usage": {"user": "alice"}, "drain": {"on": True},
+        "usage": {"id": 1}, "drain": {"on": True},
         "submit": {"argv": ["true"], "cwd": "/", "array": "0-19999"},
         "submit_list": {"jobs": [{"argv": ["true"]}] * 1000},
         "exec": {"id": 19_999, "attempt": 1, "pid": 1, "start_ticks": 1},

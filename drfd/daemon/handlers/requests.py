@@ -640,12 +640,7 @@ class Requests:
 
     @verb(msg.UsageRequest)
     def _usage(self, _: st.Actor, request: msg.UsageRequest) -> replies.UsageReply:
-        """Return the use over time of a job, or of a user's jobs. Every user may ask."""
-        if (request.id is None) is (request.user is None):
-            raise Refused("bad-request", "usage is of one job, or of one user: give id or user")
-        if request.user is not None:
-            return views.usage_points_view(self.curves.of_user(request.user), None)
-        assert request.id is not None
+        """Return the use over time of a job. Every user may ask."""
         job = self._lookup.single_job(request.id)
         return views.usage_points_view(self.curves.of_job(job), job.spec)
 

@@ -413,16 +413,13 @@ def sum_view(uses: Sequence[replies.NowView]) -> replies.SumView:
     return cast(replies.SumView, sums)
 
 
-def usage_points_view(curve: Curve | None, spec: JobSpec | None) -> replies.UsageReply:
-    return {
-        "usage": curve_view(curve or Curve(0), None if spec is None else spec.demand),
-        "demand": None if spec is None else demand_view(spec),
-    }
+def usage_points_view(curve: Curve | None, spec: JobSpec) -> replies.UsageReply:
+    return {"usage": curve_view(curve or Curve(0), spec.demand), "demand": demand_view(spec)}
 
 
-def curve_view(curve: Curve, demand: Resources | None) -> replies.CurveView:
+def curve_view(curve: Curve, demand: Resources) -> replies.CurveView:
     """Return the points, oldest first: means of the interval that ends at `at`, or null. `demand`
-    is the job's, or None for the jobs of a user."""
+    is the job's."""
 
     def means(name: str) -> list[int | None]:
         return [each.mean(name) for each in curve.points]
@@ -437,7 +434,7 @@ def curve_view(curve: Curve, demand: Resources | None) -> replies.CurveView:
     if any(each is not None for each in beyond):
         view["cores_beyond"] = beyond
     used = means("gpu_memory_bytes"), means("gpu_percent")
-    if any(map(any, used)) or (demand is not None and _gpus_asked(demand)):
+    if any(map(any, used)) or _gpus_asked(demand):
         view["gpu_memory"], view["gpu_utilisation"] = used
     return view
 

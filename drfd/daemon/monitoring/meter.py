@@ -7,7 +7,7 @@ less that of drfd and its jobs.
 The curve of a job's latest attempt is recorded in the journal with its end, in few points. Curves
 of running jobs are saved at intervals, so that a restart loses little, and with them what nothing
 but the meter counts: the peak and the mean of their use of GPUs, and their processor time above
-lower ends of ranges. Curves of users start over with the daemon.
+lower ends of ranges.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from drfd.core.decisions.stimuli import Breached, Now, Tick
 from drfd.core.model.job import Job, JobState, Outcome, Usage
 from drfd.core.model.resources import NOTHING, Resources
 from drfd.core.scheduling.kept_free import OutsideUse
-from drfd.core.usage import BeyondTally, Curve, GpuTally, Point, Series, thinned, total
+from drfd.core.usage import BeyondTally, Curve, GpuTally, Point, Series, thinned
 from drfd.daemon.engine.engine import Engine, Work
 from drfd.host import measurements
 from drfd.host.measurements import MachineUse, read_machine_use
@@ -62,10 +62,6 @@ SOME_NICED = 0.05
 ENDED_POINTS, RUNNING_POINTS = 32, 128
 #: Points that a curve needs to be saved at its job's end: there may be many very short jobs.
 _LEAST_POINTS = 3
-#: Milliseconds of the longest point of a user's curve; a full curve covers about two days.
-_USERS_LONGEST_MS = 15 * 60_000
-#: Milliseconds after which the curve of a user without a running job is dropped.
-_DROP_USER_MS = 3600_000
 #: Milliseconds between two saves of a running job's curve, and curves saved at a time.
 _SAVE_MS = 300_000
 _SAVED_AT_ONCE = 8
@@ -446,9 +442,6 @@ class Curves:
     journal: Journal
     clock: Callable[[], Now]
     _jobs: dict[int, _JobSeries] = field(default_factory=dict)
-    _users: dict[str, Series] = field(default_factory=dict)
-    #: When each user last had a running job, on the monotonic clock.
-    _busy_ms: dict[str, int] = field(default_factory=dict)
 
     def note(self, job: Job) -> None:
         """Add the meter's latest sample of the job."""
@@ -460,33 +453,6 @@ class Curves:
         last = series.last
         if last is None or point.end_ms > last.end_ms:
             series.add(point)
-
-    def note_users(self, jobs: Iterable[Job]) -> None:
-        """Add a point for each user. `jobs` are all running jobs, which have been noted before."""
-        now_ms = round(self.clock().mono_s * 1000)
-        parts: dict[str, list[Point]] = {}
-        for job in jobs:
-            last = self.last(job)
-            if last is not None:
-                parts.setdefault(job.spec.user, []).append(last)
-        for user in parts:
-            self._busy_ms[user] = now_ms
-            self._users.setdefault(user, Series(longest_ms=_USERS_LONGEST_MS))
-        for user, series in list(self._users.items()):
-            if now_ms - self._busy_ms[user] > _DROP_USER_MS:
-                del self._users[user], self._busy_ms[user]
-                continue
-            before = series.last
-            span_ms = 0 if before is None else now_ms - before.end_ms
-            if before is None or span_ms > 0:
-                nothing = (0, span_ms)
-                idle = Point.of(
-                    now_ms, span_ms, cores_milli=nothing, memory_bytes=(0, 1),
-                    read_bps=nothing, write_bps=nothing,
-                )  # fmt: skip
-                # The point spans the time since the reading before.
-                used = user in parts
-                series.add(total(parts[user], now_ms)._replace(span_ms=span_ms) if used else idle)
 
     def last(self, job: Job) -> Point | None:
         """Return the latest reading of the job's present attempt, or None."""
@@ -501,10 +467,6 @@ class Curves:
         """Return the curve of the job's latest attempt, or None if nothing is known of it."""
         kept = self._present(job)
         return self._saved(job) if kept is None else self._curve(kept.attempt, kept.series)
-
-    def of_user(self, user: str) -> Curve | None:
-        series = self._users.get(user)
-        return None if series is None else self._curve(0, series)
 
     def final_curve(self, job: Job) -> Curve | None:
         """Return the curve of an ended job for the journal, or None if it has too few points or the
@@ -679,7 +641,6 @@ class Sampler:
                     self._curves.note(job)
                 if breach is not None and job.state is JobState.RUNNING:
                     self._engine.submit(Work(Breached.of(job, self._engine.clock(), *breach)))
-        self._curves.note_users(self._engine.ledger.allocated_jobs())
         self.save_curves(all_of_them=False)
         last = await asyncio.to_thread(read_machine_use)
         use = self._external.update(first, last)
