@@ -466,7 +466,7 @@ def ranged(machine: Machine, **changes: Any) -> Job:
     return job(spec=RANGED, started_mono_s=machine.clock().mono_s, **changes)
 
 
-def test_points_have_what_was_lent_of_the_cores_for_jobs_with_a_range(machine):
+def test_points_have_what_was_used_beyond_the_lower_end_of_a_range(machine):
     curves, each, plain = machine.curves(), ranged(machine), job(2)
     for cpu_s in (2, 8, 9, 11):
         machine.use(each, cpu_s=cpu_s)
