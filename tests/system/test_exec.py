@@ -124,7 +124,7 @@ def test_on_a_terminal_it_is_a_shell_of_the_users(instance, users):
         terminal.type(b"sleep 1000\r")
         # A child that is still the shell has not got the terminal yet, so that ^C would pass it by.
         both = ["sh", "sleep", "sleep"]
-        wait_for("it", lambda: sorted(programs_in(instance, job)) == both, show=terminal.lines)
+        terminal.until("it", lambda: sorted(programs_in(instance, job)) == both)
         terminal.type(b"\x03")
         wait_for("its end", lambda: sorted(programs_in(instance, job)) == both[:2])
         terminal.type(b"exit 4\r")
