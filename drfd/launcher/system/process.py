@@ -123,6 +123,16 @@ def uids(pid: int) -> list[int]:
         return []
 
 
+def login(pid: int) -> int | None:
+    """Return the uid of the login that a process comes from, whatever set-uid programs it has
+    executed; (uid_t) -1 if it comes from none, or None if the process or the kernel has no such
+    number."""
+    try:
+        return int(get(f"/proc/{pid}/loginuid"))
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
 def session_members(session: int) -> list[int]:
     """Return the living processes of a session."""
     return [pid for pid, stat in _all_stats() if int(stat[3]) == session and _lives(stat)]

@@ -30,9 +30,8 @@ def main(words: Sequence[str]) -> None:
 
 def end_tracers(pids: Iterable[int], uid: int, name: str) -> int:
     """Send SIGKILL to all processes that trace one of these processes of a job of this user, and
-    return how many there were. Only processes that the user could kill are killed, or those of the
-    user's subordinate uids. Users have many threads and long chains of
-    tracers, so this may take seconds."""
+    return how many there were. Only processes that are the user's by `_may_end` are killed. Users
+    have many threads and long chains of tracers, so this may take seconds."""
     seen: set[int] = set()
     ended, front = 0, [*_with_descendants(pids)]
     while front:
@@ -75,11 +74,11 @@ def _end(tracer: int, traced: int, uid: int, name: str) -> bool:
 
 def _may_end(uid: int, name: str, pid: int) -> bool:
     """Return whether the user, or a subordinate uid of the user's, could kill a process by its real
-    or saved uid (kill(2)), and none of its uids is root's. A program that is set-uid to another
-    user may trace a job of whoever runs it."""
-    uids = process.uids(pid)
-    return 0 not in uids and any(
-        each == uid or _SUBORDINATES.are_of(uid, name, each) for each in uids[::2]
+    or saved uid (kill(2)), or whether it comes from a login of the user's. Who traces a job goes on
+    with it in a set-uid program, which may become another user altogether, as sudo becomes root
+    before it asks for a password."""
+    return process.login(pid) == uid or any(
+        each == uid or _SUBORDINATES.are_of(uid, name, each) for each in process.uids(pid)[::2]
     )
 
 

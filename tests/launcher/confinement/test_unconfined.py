@@ -196,14 +196,18 @@ as_root = pytest.mark.skipif(os.getuid() != 0, reason="not root: ends nobody's")
 
 #: Nobody's account, in nobody's range of subordinate uids.
 MINE, OTHERS = 64_321, 64_322
-#: Takes these as its real, effective and saved uid, and traces the process of its last argument.
+#: Traces the process of its last argument, then takes the first three as its real, effective and
+#: saved uid, in a login of the fourth if that is not 0.
 TRACE = """
 import ctypes, os, sys, time
-real, effective, saved, pid = map(int, sys.argv[1:])
+real, effective, saved, login, pid = map(int, sys.argv[1:])
+assert ctypes.CDLL(None).ptrace(0x4206, pid, None, None) == 0
+if login:
+    with open("/proc/self/loginuid", "w") as file:
+        file.write(str(login))
 os.setgroups([])
 os.setresgid(real, real, real)
 os.setresuid(real, effective, saved)
-assert ctypes.CDLL(None).ptrace(0x4206, pid, None, None) == 0
 print("traced", flush=True)
 time.sleep(600)
 """
@@ -216,10 +220,9 @@ def victim() -> Iterator[int]:
         sleep.kill()
 
 
-def traced_by(uids: tuple[int, int, int], pid: int) -> subprocess.Popen[bytes]:
-    tracer = subprocess.Popen(
-        [sys.executable, "-I", "-c", TRACE, *map(str, uids), str(pid)], stdout=subprocess.PIPE
-    )
+def traced_by(uids: tuple[int, int, int], pid: int, *, login: int = 0) -> subprocess.Popen[bytes]:
+    words = map(str, (*uids, login, pid))
+    tracer = subprocess.Popen([sys.executable, "-I", "-c", TRACE, *words], stdout=subprocess.PIPE)
     assert tracer.stdout is not None
     assert tracer.stdout.readline() == b"traced\n"
     return tracer
@@ -231,10 +234,25 @@ def end(tracer: subprocess.Popen[bytes]) -> None:
 
 
 @as_root
-@pytest.mark.parametrize("uids", [(MINE,) * 3, (MINE, OTHERS, OTHERS)])
+@pytest.mark.parametrize("uids", [(MINE,) * 3, (MINE, OTHERS, OTHERS), (MINE, 0, 0)])
 def test_one_that_the_user_could_kill_is_ended(victim, uids):
-    """The second one executes a program that is set-uid to another user."""
-    tracer = traced_by(uids, victim)
+    """All but the first execute a set-uid program: su, which waits for a password, kept a job's
+    resources for ever."""
+    assert_ended(traced_by(uids, victim), victim)
+
+
+@as_root
+@pytest.mark.skipif(
+    not Path("/proc/self/loginuid").exists(), reason="this kernel keeps no login uids"
+)
+@pytest.mark.parametrize("other", [0, OTHERS])
+def test_one_of_the_users_logins_is_ended_whoever_it_has_become(victim, other):
+    """As sudo, which is root's altogether when it asks for a password, so that its user cannot kill
+    it."""
+    assert_ended(traced_by((other,) * 3, victim, login=MINE), victim)
+
+
+def assert_ended(tracer: subprocess.Popen[bytes], victim: int) -> None:
     assert process.tracer(victim) == tracer.pid
     assert end_tracers([victim], MINE, "mine") == 1
     assert tracer.wait(60) == -signal.SIGKILL
@@ -287,11 +305,12 @@ def test_a_chain_of_any_length_is_ended_also_where_a_thread_traces(victim):
 
 @as_root
 @pytest.mark.parametrize(
-    ("of", "job_of"), [((0, 0, 0), MINE), ((MINE, MINE, 0), MINE), ((MINE,) * 3, OTHERS)]
+    ("of", "login", "job_of"),
+    [((0,) * 3, 0, MINE), ((0,) * 3, OTHERS, MINE), ((MINE,) * 3, 0, OTHERS)],
 )
-def test_nobody_elses_is(victim, of, job_of):
-    """An administrator's, above all."""
-    tracer = traced_by(of, victim)
+def test_nobody_elses_is(victim, of, login, job_of):
+    """An administrator's, above all, who has logged in as somebody else."""
+    tracer = traced_by(of, victim, login=login)
     assert end_tracers([victim], job_of, "mine") == 0
     assert tracer.poll() is None
     end(tracer)
