@@ -2,8 +2,8 @@
 
 The directory's modules (NSS) are code of others that reads what a server sends. So they run in no
 process of root's, nor in a copy of one that knows the secret of signatures: a program that is
-`nobody` asks (`answers`), which the launcher executes once, and which has a copy of itself ready
-for each question, because the directory may never answer.
+`nobody` asks (`answers`), which the launcher executes once, and which forks for each question,
+because the directory may never answer.
 """
 
 from __future__ import annotations
