@@ -136,11 +136,11 @@ def test_on_a_terminal_it_is_a_shell_of_the_users(instance, users):
 
 
 def programs_in(instance: Instance, job: int) -> list[str]:
-    """What the processes of the job's cgroup run."""
-    found = []
+    """What the processes of the job's cgroup run. Another daemon's job may have the same number."""
+    found, own = [], f"{instance.show(job)['cgroup']}\n"
     for each in Path("/proc").glob("[0-9]*/cgroup"):
         with suppress(OSError):
-            if f"/job-{job}-1\n" in each.read_text():
+            if own in each.read_text():
                 found.append(each.with_name("comm").read_text().strip())
     return found
 
