@@ -264,6 +264,7 @@ def drf(home: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str
 
 @on_ones_own
 def test_the_first_command_starts_it_and_says_so(home):
+    (home / ".config/drfd/drfd.toml").unlink()
     first = drf(home, "submit", "-w", "--", "sh", "-c", "echo it runs; exit 3")
     assert first.returncode == 3
     assert first.stdout == "submitted job 1\n"

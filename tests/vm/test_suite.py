@@ -86,6 +86,7 @@ WITH_ROOT = [f"tests/system/test_{name}.py" for name in _WITH_ROOT]
 _NOT_THERE = {
     "hostile": ["memory_grows_by_no_more_than_three_times_what_is_charged"],
     "identity": [
+        "no_module_of_the_directory_runs_as_root",
         "a_flood_of_uids_that_a_slow_directory_does_not_know_locks_nobody_out",
         "a_directory_that_takes_long_stalls_nobody_but_whom_it_is_asked_about",
         "a_directory_that_does_not_run_means_try_again_and_never_no_account",
