@@ -339,7 +339,8 @@ class Queues(dict[str, LeafQueue]):
 
     def held_back(self) -> set[str]:
         """Return the leaves of which jobs are held back for a maintenance window."""
-        return {place[0] for place in self.all if not self._is_short(place)}
+        places = self.all if self.longest_s < inf else ()
+        return {place[0] for place in places if not self._is_short(place)}
 
     def _is_short(self, place: Place) -> bool:
         return place[2].length_s <= self.longest_s
