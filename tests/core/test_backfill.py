@@ -1,4 +1,4 @@
-"""Reservations for big jobs (docs/fairness.md 1.3, 1.7): random streams under a virtual clock.
+"""Reservations for big jobs (docs/fairness.md 1.3, 1.6): random streams under a virtual clock.
 
 In trees each pass agrees with the slow pass of `oracle.py`. On plain machines, on several nodes and
 on shared GPUs nothing is given that is not there, reserved starts do not slip, nothing idles

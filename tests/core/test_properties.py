@@ -1,8 +1,8 @@
-"""What fair shares promise (docs/fairness.md 1.7): passes over random trees, and filled machines.
+"""What fair shares promise (docs/fairness.md 1.6): passes over random trees, and filled machines.
 
 Every pass is compared with the slow pass of `oracle.py`. Machines have one to five resources, now
 and then none of one; users ask for several vectors, with zeros; nodes have weights, limits and
-guarantees, and hold something already. Where a row of 1.7 says that a property must not be
+guarantees, and hold something already. Where a row of 1.6 says that a property must not be
 asserted, its counterexample is here too.
 """
 
