@@ -57,12 +57,6 @@ def read_roll(path: Path, array: Array) -> TaskCounts:
         return Arrays(db).roll(array)
 
 
-def read_ended_ids(path: Path, array: Array, *, limit: int) -> list[int]:
-    """Return the ids of the last ended tasks of an array. Raises HostError."""
-    with open_snapshot(path) as db:
-        return Arrays(db).ended_ids(array, limit=limit)
-
-
 class PastFilter(HistoryFilter, frozen=True):
     """A page of the ended jobs that pass the filter, whose `ids` are numbers."""
 

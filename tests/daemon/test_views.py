@@ -473,12 +473,11 @@ async def test_what_happens_to_tasks_while_they_are_listed_hides_none(desk):
     lookup = Lookup(desk.shell.engine, desk.requests.meter)
     for _ in range(3):
         await desk.submit(ALICE, array="0-1", held=True)
-    rows = await lookup.rows(msg.StatusRequest(v=1))
-    first = next(row for row in rows if row is not None)
-    assert place_of(first) == (2, True)
+    rows = lookup.rows(msg.Selection())
+    assert place_of(await anext(rows)) == (2, True)
     await desk.ask(ALICE, op="release", select={"ids": [4]})
     await desk.ask(ALICE, op="cancel", select={"ids": [7]})
-    assert [place_of(row) for row in rows if row is not None] == [(5, False), (6, False)]
+    assert [place_of(row) async for row in rows] == [(5, False), (6, False)]
 
 
 async def test_pages_of_an_array_and_of_one_of_its_tasks_have_all_rows(desk, monkeypatch):
@@ -499,8 +498,7 @@ async def test_a_row_of_an_array_that_has_ended_since_has_no_reason(desk):
     lookup = Lookup(desk.shell.engine, desk.requests.meter)
     await desk.submit(ALICE, array="0-1", cores=9)
     await desk.submit(ALICE, array="0-1%1", cores=9)
-    rows = await lookup.rows(msg.StatusRequest(v=1))
-    waiting = [row for row in rows if isinstance(row, Tasks)]
+    waiting = [row async for row in lookup.rows(msg.Selection()) if isinstance(row, Tasks)]
     await desk.ask(ALICE, op="cancel", select={"ids": [4]})
     assert lookup.view(waiting[-1], ALICE)["reason"] is None
 

@@ -29,7 +29,6 @@ from drfd.daemon.lookup.views import error_view
 from drfd.daemon.users.quotas import ID_BYTES, Quotas, quota_uid
 from drfd.daemon.users.turns import InParts, UserTurns
 from drfd.protocol import requests as msg
-from drfd.protocol.codec import VERSION
 from drfd.protocol.replies import BatchReply, Failure
 from drfd.protocol.requests import Selection
 
@@ -181,9 +180,8 @@ class BatchActions:
                 yield job_id, no_such(job_id)
         has_filter = select.user or select.name or select.group or select.states
         if not select.ids and (select.everything or has_filter):
-            rows = await self.lookup.rows(msg.StatusRequest(v=VERSION, select=select))
-            async for row in InParts(rows):
-                if row is not None and may_touch(actor, job_of(row).spec):
+            async for row in self.lookup.rows(select):
+                if may_touch(actor, job_of(row).spec):
                     yield _target_of(row)
 
     async def _in_parts(self, wanted: Iterable[_Target]) -> list[_Target]:

@@ -11,6 +11,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from inspect import isawaitable
 from pathlib import Path
@@ -65,7 +66,7 @@ from drfd.daemon.monitoring.gpu_use import unkept_text
 from drfd.daemon.monitoring.meter import Curves, Meter
 from drfd.daemon.monitoring.reserves import Reserves
 from drfd.daemon.users.quotas import Quotas
-from drfd.daemon.users.turns import InParts, UserTurns
+from drfd.daemon.users.turns import UserTurns
 from drfd.devices.gpu import GPU
 from drfd.journal.history import Story, read_story
 from drfd.journal.submissions import Payload
@@ -428,19 +429,23 @@ class Requests:
         counts = Counter[str]()
         most = request.limit or _MOST_ROWS
         last, after = None, None
-        rows = await self._lookup.rows(request)
-        async for row in InParts(rows):
-            if row is None or (request.after is not None and place_of(row) <= request.after):
-                continue
-            if shown.is_full or (len(shown.rows) == most and not request.select.ids):
-                if request.limit is None:
-                    raise _too_many_rows()
-                after = last
-                break
-            view = self._lookup.view(row, actor)
-            counts[view["state"]] += view.get("tasks", 1)
-            shown.add(view)
-            last = place_of(row)
+        listed = self._lookup.rows(
+            request.select,
+            ended=request.ended,
+            tasks=request.tasks,
+            after=request.after or (0, False),
+        )
+        async with aclosing(listed) as rows:
+            async for row in rows:
+                if shown.is_full or (len(shown.rows) == most and not request.select.ids):
+                    if request.limit is None:
+                        raise _too_many_rows()
+                    after = last
+                    break
+                view = self._lookup.view(row, actor)
+                counts[view["state"]] += view.get("tasks", 1)
+                shown.add(view)
+                last = place_of(row)
         ledger = self.engine.ledger
         gpus = [views.gpu_view(each) for each in self.link.gpu_use.gpus()]
         reply = {

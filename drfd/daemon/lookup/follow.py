@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
-from itertools import filterfalse, islice
+from itertools import filterfalse
 
 from msgspec.structs import replace
 
@@ -21,7 +22,7 @@ from drfd.core.explain.reasons import awaited_job
 from drfd.core.model.job import Actor, Job, JobState, Tasks
 from drfd.core.scheduling.waits import WaitsFor
 from drfd.daemon.engine.engine import Engine
-from drfd.daemon.lookup.lookup import Lookup, Row, ids_of, passes
+from drfd.daemon.lookup.lookup import Lookup, Row, ids_of, job_of, passes
 from drfd.daemon.lookup.views import Listed, exit_status, reason_view, short_row
 from drfd.daemon.monitoring.meter import Meter
 from drfd.daemon.users.quotas import quota_uid
@@ -211,12 +212,11 @@ class EventFeed:
             # The mark comes at once: a client that loses the connection can go on from here.
             yield [{"mark": mark}]
             if request.standing or not is_known:
-                listed = msg.StatusRequest(
-                    v=request.v, select=select, ended=MAX_TASKS if ids else 0
-                )
-                rows = (self._before(mark, row) for row in await self._lookup.rows(listed))
-                async for views in self._event_lines(rows, actor):
-                    yield views
+                listed = self._lookup.rows(select, ended=MAX_TASKS if ids else 0)
+                async with aclosing(listed) as rows:
+                    before = (row async for row in rows if not self._ends_after(mark, row))
+                    async for views in self._event_lines(before, actor):
+                        yield views
             is_due = True
             while True:
                 woken.clear()
@@ -240,58 +240,58 @@ class EventFeed:
             del self.listeners[woken]
 
     async def _event_lines(
-        self, rows: Iterable[Row | None], actor: Actor
+        self, rows: AsyncIterator[Row], actor: Actor
     ) -> AsyncGenerator[list[replies.EventLine], None]:
-        left = iter(rows)
-        while True:
+        has_more = True
+        while has_more:
             views: list[replies.EventLine] = []
-            count = 0
             async with self.turns.next(quota_uid(actor)):
                 until_s = time.monotonic() + PART_S
-                for row in islice(left, _AT_ONCE):
-                    count += 1
-                    if row is not None:
-                        views.append({"event": self._lookup.view(row, actor)})
+                async for row in rows:
+                    views.append({"event": self._lookup.view(row, actor)})
                     # Finding the reason why a job waits may take long.
-                    if time.monotonic() > until_s:
+                    if len(views) == _AT_ONCE or time.monotonic() > until_s:
                         break
+                else:
+                    has_more = False
             if views:
                 yield views
-            if not count:
-                return
 
-    def _before(self, mark: int, row: Row | None) -> Row | None:
-        """Return the row, or None if it has ended after the mark: each end is sent once, among the
+    def _ends_after(self, mark: int, row: Row) -> bool:
+        """Return whether the end of the job comes after the mark: each end is sent once, among the
         changes."""
-        if isinstance(row, Job) and row.state is JobState.ENDED:
-            return None if self.engine.journal.has_changed(row.id, after=mark) else row
-        return row
+        is_over = isinstance(row, Job) and row.state is JobState.ENDED
+        return is_over and self.engine.journal.has_changed(job_of(row).id, after=mark)
 
-    def _concerned(
+    async def _concerned(
         self,
         changed: Iterable[tuple[int, int | None]],
         mark: int,
         ids: Sequence[int],
         select: Selection,
-    ) -> Iterator[Row | None]:
-        """Yield the present row of each changed job that the stream follows, and None for each
-        other one, so that the caller can count the work. `changed` are ids with the array's, `ids`
-        is sorted. What has changed after the mark comes with those changes, in their order."""
-        for job_id, array_id in changed:
+    ) -> AsyncIterator[Row]:
+        """Yield the present row of each changed job that the stream follows. `changed` are ids with
+        the array's, `ids` is sorted. What has changed after the mark comes with those changes, in
+        their order."""
+        ledger = self.engine.ledger
+        async for job_id, array_id in InParts(changed):
             if self.engine.journal.has_changed(job_id, after=mark):
-                yield None
-            elif array_id != job_id:
+                continue
+            if array_id != job_id:
                 is_asked_for = not ids or _has(ids, job_id) or _has(ids, array_id)
                 job = self._lookup.known(job_id) if is_asked_for else None
-                yield job if job is not None and passes(job, select) else None
-            elif (array_state := self.engine.ledger.arrays.get(job_id)) is not None:
+                if job is not None and passes(job, select):
+                    yield job
+            elif (array_state := ledger.arrays.get(job_id)) is not None:
                 # An order to the whole array: tasks that are not alike have changes of their own.
                 is_asked_for = not ids or _has(ids, job_id)
-                for row in self.engine.ledger.rows(array_state) if is_asked_for else ():
-                    yield row if isinstance(row, Tasks) and passes(row.job, select) else None
+                async for row in InParts(ledger.rows(array_state) if is_asked_for else ()):
+                    if isinstance(row, Tasks) and passes(row.job, select):
+                        yield row
                 last_id = array_state.array.last_id
                 for at in range(bisect_right(ids, job_id), bisect_right(ids, last_id)):
-                    yield self.engine.ledger.jobs.get(ids[at])
+                    if ids[at] in ledger.jobs:
+                        yield ledger.jobs[ids[at]]
 
 
 def _has(ids: Sequence[int], job_id: int | None) -> bool:

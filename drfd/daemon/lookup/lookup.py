@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import merge
@@ -19,20 +19,14 @@ from drfd.common.errors import NotPermitted, Refused, printable
 from drfd.common.indices import show_spans
 from drfd.core.decisions.job_requests import may_touch
 from drfd.core.explain.reasons import explain_wait
-from drfd.core.model.job import WAITING_STATES, Actor, Array, Dependency, Job, Tasks
+from drfd.core.model.job import WAITING_STATES, Actor, Array, Dependency, Job, JobState, Tasks
 from drfd.core.model.machine import each_instance
 from drfd.core.scheduling.waits import Wait
 from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup import views
 from drfd.daemon.monitoring.meter import Meter
 from drfd.daemon.users.turns import InParts
-from drfd.journal.history import (
-    PastFilter,
-    is_like,
-    read_ended,
-    read_ended_ids,
-    read_roll,
-)
+from drfd.journal.history import PastFilter, is_like, read_ended, read_roll
 from drfd.protocol import replies
 from drfd.protocol import requests as msg
 from drfd.protocol.requests import Ref, Selection
@@ -123,79 +117,85 @@ class Lookup:
             names[job_id] = self.name_of(job_id)
         return lambda job_id: names.get(job_id) or self.name_of(job_id)
 
-    async def rows(self, request: msg.StatusRequest) -> Iterator[Row | None]:
-        """Return the rows of a list in order of ids, behind `request.after`. None stands for a
-        skipped job, so that the caller can pause. A job is looked up when its row is due. Live jobs
-        are listed before the journal is read, and may end meanwhile: none is missing from both.
-        Named jobs have no pages, which would repeat the look-ups."""
-        ledger, after = self.engine.ledger, request.after or (0, False)
-        ended: list[Row] = []
-        live = {*ledger.jobs} if request.ended else set[int]()
-        if request.select.ids:
-            named, after = set(await ids_of(self, request.select.ids)), (0, False)
-            listed = await self._listed(named, request.ended)
-            # The rows of an array have its live tasks, also those that are named besides.
-            arrays = ((each, ledger.arrays.of_task(each)) for each in listed & ledger.jobs.keys())
-            beside = {each for each, array in arrays if array is not None and -array.id in listed}
-            listed, live = listed - beside, live | beside
-            found = (
-                self.any_job(job_id) if job_id in named else self.known(job_id)
-                for job_id in sorted(listed)
-                if job_id > 0
-            )  # fmt: skip
-        else:
-            listed = self._live()
-            if request.ended:
-                rows = await self.latest_ended(request.select, request.ended)
-                live |= {*ledger.jobs}
-                listed |= self._live()
-                ended = [row for row in rows if row.id not in live and place_of(row) > after]
-                ended.sort(key=place_of)
-            by_id = self.known if request.ended else ledger.jobs.get
-            found = (by_id(job_id) for job_id in sorted(listed) if job_id > after[0])
-        jobs = (job if job is not None and _has_row(job, request) else None for job in found)
-        return _merged(jobs, self._task_rows(listed, live, request, after), ended)
+    async def rows(
+        self, select: Selection, *, ended: int = 0, tasks: bool = False, after: Place = (0, False)
+    ) -> AsyncGenerator[Row, None]:
+        """Yield the rows of a list in order of ids, behind `after`: of jobs and arrays that are
+        named, or of the live jobs that pass the filters and so many that ended last. With `tasks`,
+        each task has a row of its own. Each row is looked up when it is due, and other requests
+        come between; with `ended`, what ends meanwhile is not missing."""
+        engine = self.engine
+        #: Ended jobs, by the job or array that was submitted.
+        past: dict[int, dict[int, Job]] = {}
 
-    def _live(self) -> set[int]:
-        """Return the ids of live single jobs, and negated ones of live arrays."""
+        def note(job: Job) -> None:
+            if job.state is JobState.ENDED:
+                past.setdefault(job.submission_id, {})[job.id] = job
+
+        if ended:
+            engine.listeners.append(note)
+        try:
+            named = await self._by_submission(select.ids)
+            if ended and not named:
+                for job in await self.latest_ended(select, ended):
+                    note(job)
+            async for head in InParts(sorted(named or {*self._submissions(after[0]), *past})):
+                if named:
+                    await self._look_up_ended(head, named[head], past, ended)
+                live = self._live_rows(head, named.get(head), tasks=tasks)
+                over = sorted(past.pop(head, {}).values(), key=place_of)
+                async for row in InParts(merge(live, over, key=place_of)):
+                    if place_of(row) > after and (named or passes(job_of(row), select)):
+                        yield row
+        finally:
+            if ended:
+                engine.listeners.remove(note)
+
+    def _submissions(self, after: int) -> Iterator[int]:
+        """Yield the ids of live arrays, and those of live single jobs behind `after`."""
         ledger = self.engine.ledger
-        jobs = {job_id for job_id, job in ledger.jobs.items() if job.array_id is None}
-        return jobs | {-array_id for array_id in ledger.arrays}
+        yield from ledger.arrays
+        for job_id, job in ledger.jobs.items():
+            if job_id > after and job.array_id is None:
+                yield job_id
 
-    def _task_rows(
-        self, listed: set[int], live: set[int], request: msg.StatusRequest, after: Place
-    ) -> Iterator[Row | None]:
-        """Yield the rows of the tasks of listed arrays, with those that were `live` before and have
-        ended since. The ids of an array's tasks are between it and the next array."""
+    async def _by_submission(self, refs: Iterable[Ref]) -> dict[int, set[int]]:
+        """Return the ids that are named, by the job or array that was submitted. Raises Refused if
+        one does not exist."""
+        found: dict[int, set[int]] = {}
+        async for job_id in InParts(await ids_of(self, refs)):
+            array = self.any_array(job_id)
+            head = job_id if array is not None else self.any_job(job_id).submission_id
+            found.setdefault(head, set()).add(job_id)
+        return found
+
+    def _live_rows(self, head: int, named: set[int] | None, *, tasks: bool) -> Iterable[Row]:
+        """Return the rows of a live job, or of an array or only the tasks of it that are named."""
         ledger = self.engine.ledger
-        for array_id in sorted(-each for each in listed if each < 0):
-            yield None
-            array_state, array = ledger.arrays.get(array_id), self.any_array(array_id)
-            assert array is not None
-            first, last = array.ids
-            if last <= after[0]:
-                continue
-            rows: Iterable[Row] = ()
-            if array_state is not None:
-                rows = ledger.tasks(array) if request.tasks else ledger.rows(array_state)
-            between = range(first, last + 1) if live else range(0)
-            gone = (each for each in between if each in live and each not in ledger.jobs)
-            for row in merge(rows, map(self.any_job, gone), key=place_of):
-                is_due = place_of(row) > after and place_of(row)[0] not in listed
-                yield row if is_due and _has_row(job_of(row), request) else None
+        if named is not None and head not in named:
+            found = map(ledger.jobs.get, sorted(named))
+            return [job for job in found if job is not None]
+        array_state = ledger.arrays.get(head)
+        if array_state is not None:
+            return ledger.tasks(array_state.array) if tasks else ledger.rows(array_state)
+        return [ledger.jobs[head]] if head in ledger.jobs else []
 
-    async def _listed(self, named: set[int], ended: int) -> set[int]:
-        """Return the ids that are named, with an array's negated one for its live tasks, and those
-        of ended ones."""
-        listed = set[int]()
-        async for job_id in InParts(named):
-            array, state = self.any_array(job_id), self.engine.ledger.arrays.get(job_id)
-            most = ended or (_ENDED_TASKS if state is None else 0)
-            listed.add(job_id if array is None else -job_id)
-            if array is not None and most:
-                path = self.engine.journal.path
-                listed.update(await asyncio.to_thread(read_ended_ids, path, array, limit=most))
-        return listed
+    async def _look_up_ended(
+        self, head: int, named: set[int], past: dict[int, dict[int, Job]], ended: int
+    ) -> None:
+        """Add to `past` the named jobs and tasks that have ended, and the last ended tasks of an
+        array that is named itself."""
+        array = self.any_array(head)
+        found = past.setdefault(head, {})
+        if head not in named:
+            past[head] = found = {each: job for each, job in found.items() if each in named}
+        most = ended or (0 if head in self.engine.ledger.arrays else _ENDED_TASKS)
+        if array is not None and head in named and most:
+            last = await self.latest_ended(Selection(ids=[head]), most)
+            found.update({job.id: job for job in last})
+        for job_id in named - {head} if array is not None else named:
+            if job_id not in self.engine.ledger.jobs:
+                found[job_id] = self.any_job(job_id)
 
     def any_array(self, array_id: int) -> Array | None:
         """Return the array, live or ended, or None if there is none."""
@@ -286,10 +286,12 @@ class Lookup:
         return views.ended_array_view(await self.array_view(array), bad)
 
     async def latest_ended(self, select: Selection, most: int) -> list[Job]:
-        """Return the jobs of a selection without ids that ended last, newest first."""
+        """Return the jobs that pass the filters of a selection and ended last, newest first. The
+        id of an array stands for its tasks."""
         past = PastFilter(
-            user=select.user, name=select.name, group=select.group, states=select.states, limit=most
-        )
+            ids=select.ids, user=select.user, name=select.name, group=select.group,
+            states=select.states, limit=most,
+        )  # fmt: skip
         return await asyncio.to_thread(lambda: list(read_ended(self.engine.journal.path, past)))
 
     def reason(self, row: Row) -> Wait | None:
@@ -348,10 +350,6 @@ def _is_altered(row: Row, array: Array) -> bool:
     return spec is not array.spec and spec != array.spec
 
 
-def _has_row(job: Job, request: msg.StatusRequest) -> bool:
-    return bool(request.select.ids) or passes(job, request.select)
-
-
 def job_of(row: Row) -> Job:
     return row.job if isinstance(row, Tasks) else row
 
@@ -363,11 +361,6 @@ def place_of(row: Row) -> Place:
 
 def first_id(row: Row) -> int:
     return row.first.id if isinstance(row, Tasks) else row.id
-
-
-def _merged(*rows: Iterable[Row | None]) -> Iterator[Row | None]:
-    """Merge sequences of rows in order, which may contain None."""
-    return merge(*rows, key=lambda row: (0, False) if row is None else place_of(row))
 
 
 def passes(job: Job, select: Selection) -> bool:

@@ -23,7 +23,6 @@ from drfd.daemon.lookup.views import row_view, wait_view
 from drfd.daemon.users.turns import InParts
 from drfd.protocol import replies
 from drfd.protocol import requests as msg
-from drfd.protocol.codec import VERSION
 
 MOST_PENDING = 300
 #: The most queue entries that are read for the order of rows, because the queues may not change
@@ -65,11 +64,10 @@ class WaitingRows:
         found = {row_id: None for row_id in seen if row_id not in shown}
         for state in WAITING_STATES if left > 0 else ():
             select = msg.Selection(user=user, states=(state.value,))
-            rows = await self.lookup.rows(msg.StatusRequest(v=VERSION, select=select))
-            async for waiting in InParts(rows):
+            async for waiting in self.lookup.rows(select):
                 if len(found) >= MOST_PENDING:
                     break
-                if waiting is not None and first_id(waiting) not in shown:
+                if first_id(waiting) not in shown:
                     found[first_id(waiting)] = None
         return [*found][:MOST_PENDING]
 
@@ -173,10 +171,9 @@ async def find_recent(
     ended = min(_MOST_READ, request.limit * _READ_FOR_EACH)
     found: dict[int, replies.RecentJobView] = {}
     # In the order of their ids.
-    rows = await lookup.rows(msg.StatusRequest(v=request.v, select=own, ended=ended))
-    async for row in InParts(rows):
-        job = None if row is None else job_of(row)
-        if job is None or not owns(actor, job.spec) or request.name not in (None, job.spec.name):
+    async for row in lookup.rows(own, ended=ended):
+        job = job_of(row)
+        if not owns(actor, job.spec) or request.name not in (None, job.spec.name):
             continue
         array_id = row.array.id if isinstance(row, Tasks) else job.array_id
         is_live = job.state is not JobState.ENDED
