@@ -269,7 +269,6 @@ class _Simulation:
     def _apply(self, event: ev.Event) -> Job:
         job = self.ledger.apply(event)
         assert job is not None
-        self._scheduler.note(job)
         return job
 
     def _new_spec(self, job: SimJob, limit_s: float | None) -> JobSpec | str:

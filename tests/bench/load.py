@@ -87,18 +87,18 @@ class Load:
         at = self.random.randrange(len(self.running))
         self.running[at], self.running[-1] = self.running[-1], self.running[at]
         job = self.ledger.jobs[self.running.pop()]
-        self._apply(
+        self.ledger.apply(
             ev.Exited(
                 job_id=job.id, at_s=self.at_s, attempt=1, exit_code=0, signal=None,
                 outcome=Outcome.COMPLETED, text="", usage=None,
             )
         )  # fmt: skip
-        self._apply(ev.Cleaned(job_id=job.id, at_s=self.at_s, attempt=1))
+        self.ledger.apply(ev.Cleaned(job_id=job.id, at_s=self.at_s, attempt=1))
         self.history.add(job.spec.leaf, 0.1, self.at_s - 100, self.at_s)
         self.run_times.add(job.spec.user, self._run_s(job.spec.user), share=0.1)
         self.ends.note_estimates(job.spec.user)
         self.wait_index.forget_lengths(job.spec.leaf)
-        self._apply(
+        self.ledger.apply(
             ev.Submitted(job_id=self.ledger.next_id, at_s=self.at_s, spec=job.spec, held=False)
         )
         self.turn()
@@ -112,23 +112,18 @@ class Load:
             before=self.last.reservations if self.last is not None else (),
             known=self.ends,
         )
-        self.wait_index.catch_up(self.ledger.queues)
+        self.wait_index.catch_up(self.ledger.changes)
+        self.ends.catch_up(self.ledger)
         self.last = schedule(self.ledger, self.rules, self.wait_index, pass_context)
         now = Now(at_s=self.at_s, mono_s=self.at_s)
         for event in start_events(self.ledger, self.last, now):
-            self._apply(event)
+            self.ledger.apply(event)
             self.running.append(event.job_id)
-            self._apply(
+            self.ledger.apply(
                 ev.Launched(
                     job_id=event.job_id, at_s=self.at_s, attempt=1, mono_s=self.at_s, cgroup=None
                 )
             )
-
-    def _apply(self, event: ev.Event) -> None:
-        job = self.ledger.apply(event)
-        if job is not None:
-            self.ends.note(job)
-            self.wait_index.touch(job.spec.leaf)
 
     def _run_s(self, user: str) -> float:
         return SHORT_S if int(user[4:]) % 2 else LONG_S

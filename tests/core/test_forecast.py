@@ -609,9 +609,7 @@ def test_no_job_with_a_limit_runs_in_a_window_and_none_waits_without_need(seed, 
             for event in found:
                 bench.befall(event)
                 job = bench.ledger.jobs[event.job_id]
-                scheduler.note(job)
                 bench.feed(launched(job.id, job.attempt, at_s=clock))
-                scheduler.note(bench.ledger.jobs[job.id])
                 length = job.spec.time_limit_s
                 ahead = bench.ledger.calendar.ahead(length or NO_LIMIT_S, now(clock).at_s)
                 assert ahead is None
@@ -636,9 +634,7 @@ def test_no_job_with_a_limit_runs_in_a_window_and_none_waits_without_need(seed, 
         for job_id, end_s in list(ends.items()):
             if end_s <= clock:
                 del ends[job_id]
-                job = bench.ledger.jobs[job_id]
                 bench.finish(job_id, at_s=clock)
-                scheduler.note(job)
 
 
 def pending(bench: Bench) -> Iterator[Job]:

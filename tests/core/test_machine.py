@@ -23,7 +23,6 @@ from core.worlds import (
     pass_over,
     preemptions,
     start_s,
-    submit,
     why,
 )
 from drfd.common.errors import Refused
@@ -193,17 +192,16 @@ def test_who_waits_for_a_closed_node_holds_nobody_up_and_is_told_of_it():
     """Neither a reservation nor a long wait keeps others from the other node."""
     bench, scheduler = Bench(with_nodes((8, 16), (4, 8))), Scheduler(3600)
     bench.ledger.nodes_away = {"n0": 50.0}
-    bound = submit(bench, scheduler, node_job(1, node="n0"), 0)
-    large = submit(bench, scheduler, node_job(6), 0)
+    bound = bench.submit(node_job(1, node="n0"), at_s=0)
+    large = bench.submit(node_job(6), at_s=0)
     for at_s in (0, 1000, 10**6):
-        small = submit(bench, scheduler, node_job(4, time_limit_s=9000), at_s)
+        small = bench.submit(node_job(4, time_limit_s=9000), at_s=at_s)
         assert pass_of(bench, scheduler, at_s) == [small]
         assert scheduler.reservations == ()
         for each in (bound, large):
             told = NodesAway((ClosedNode("n0", away_since_s=50.0),))
             assert why(bench, each) == told
         bench.feed(launched(small, at_s=at_s))
-        scheduler.note(bench.job(small))
         bench.finish(small)
         scheduler.forget_derived_state()
     bench.ledger.nodes_away = {}
@@ -568,21 +566,19 @@ def test_a_frozen_job_keeps_its_part_and_goes_on_with_it():
 
 def test_a_gpu_in_use_outside_gets_no_more_jobs_though_some_run_on_it():
     bench, scheduler = Bench(with_shared_gpus(2)), Scheduler(3600)
-    first = submit(bench, scheduler, of_gpu_memory(4), 0)
+    first = bench.submit(of_gpu_memory(4), at_s=0)
     assert pass_of(bench, scheduler, 0) == [first]
     bench.rules = replace(bench.rules, beside=NOTHING)
     for at_s in (1, 2, 3):
         scheduler.external_load.see_instances(
             {("gpu", "0"): ("carol",)}, bench.rules, now(at_s).at_s
         )
-    second = submit(bench, scheduler, of_gpu_memory(4), 4)
+    second = bench.submit(of_gpu_memory(4), at_s=4)
     assert pass_of(bench, scheduler, 4) == [second]
     assert gpus_of(bench.job(second)) == ("1",)
-    third = submit(bench, scheduler, of_gpus(1), 5)
+    third = bench.submit(of_gpus(1), at_s=5)
     assert pass_of(bench, scheduler, 5) == []
-    job = bench.job(second)
     bench.finish(second)
-    scheduler.note(job)
     assert pass_of(bench, scheduler, 6) == [third]
     assert gpus_of(bench.job(third)) == ("1",)
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from core.worlds import CAROL, DAVE, change, of, pass_of, preemptions, start_s, submit, why
+from core.worlds import CAROL, DAVE, change, of, pass_of, preemptions, start_s, why
 from drfd.core.decisions.stimuli import RemovedReport
 from drfd.core.explain.reasons import explain_wait
 from drfd.core.fairness.rules import Pool, Preempting, ReservationSettings, Rules
@@ -40,7 +40,7 @@ class Machine:
         self.bench = Bench(self.rules)
 
     def submit(self, asked, at_s):
-        return submit(self.bench, self.scheduler, asked, at_s)
+        return self.bench.submit(asked, at_s=at_s)
 
     def start(self, asked, at_s):
         job_id = self.submit(asked, at_s)
@@ -61,7 +61,6 @@ class Machine:
         job = self.bench.job(job_id)
         self.scheduler.remember([job], self.rules, now(at_s))
         self.bench.feed(RemovedReport(now(at_s).at_s, job_id, job.attempt))
-        self.scheduler.note(job)
 
 
 def test_a_reserved_job_starts_only_within_the_limit_of_its_pool():
@@ -86,7 +85,6 @@ def test_suspended_jobs_come_first_in_a_drain_only():
     machine.submit(of(CAROL, 9), 2)
     assert machine.starts(40) == []
     machine.bench.suspend(suspended, by=None, at_s=41)
-    machine.scheduler.note(machine.bench.job(suspended))
     waiting = machine.submit(of(BOB, 4, limit_s=60), 41)
     assert machine.starts(42) == [waiting]
 

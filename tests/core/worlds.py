@@ -330,19 +330,12 @@ def preemptions(
     return preempt(ledger, rules, share_tree, supply, Starving(path, job_id), now(at_s))
 
 
-def submit(bench: Bench, scheduler: Scheduler, asked: JobSpec, at_s: float) -> int:
-    job_id = bench.submit(asked, at_s=at_s)
-    scheduler.note(bench.job(job_id))
-    return job_id
-
-
 def pass_of(bench: Bench, scheduler: Scheduler, at_s: float) -> list[int]:
     """Make a pass of a kept scheduler; the jobs that start or have to give way."""
     found = []
     for event in scheduler.run(bench.ledger, bench.rules, now(at_s)):
         bench.befall(event)
         found.append(event.job_id)
-        scheduler.note(bench.job(event.job_id))
     return found
 
 

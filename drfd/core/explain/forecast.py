@@ -170,7 +170,6 @@ class Forecast:
             self.ledger.apply(event)
             if isinstance(event, ev.Admitted):
                 self.ledger.apply(event.launched(self.now.mono_s))
-            self.scheduler.note(self.ledger.jobs[event.job_id])
         return plan
 
     def _end(self, job_id: int) -> None:
@@ -182,8 +181,7 @@ class Forecast:
         job, now_s = self.ledger.jobs[job_id], self.now.at_s
         if job.state is not JobState.CLEANING:
             self.ledger.apply(ev.Exited.completed(job_id, job.attempt, now_s))
-        cleaned = ev.Cleaned(job_id, now_s, attempt=job.attempt)
-        self.scheduler.note(self.ledger.apply(cleaned) or job)
+        self.ledger.apply(ev.Cleaned(job_id, now_s, attempt=job.attempt))
 
     def _wait_until(self, at_s: float) -> None:
         self.now = Now(at_s, self.now.mono_s + at_s - self.now.at_s)

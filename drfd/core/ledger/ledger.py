@@ -24,6 +24,7 @@ from drfd.common.indices import Ids, joined
 from drfd.core.ledger.queue import (
     ArrayState,
     ArrayStates,
+    Changes,
     Entry,
     LiveArray,
     Queues,
@@ -200,7 +201,9 @@ class Ledger:
         self.jobs: dict[int, Job] = {}
         #: Live arrays by id.
         self.arrays = ArrayStates()
-        self.queues = Queues(self.arrays)
+        #: What is new to the scheduler.
+        self.changes = Changes()
+        self.queues = Queues(self.arrays, self.changes)
         #: Sum of the allocations of each leaf; a leaf without any is absent.
         self.used: dict[str, Vector] = {}
         #: What each job holds that has an allocation, by leaf and id; a leaf without any is absent.
@@ -508,6 +511,7 @@ class Ledger:
         self._count_dependencies(array_state, old, new)
         if before is not None and keeps_allocation(before, job):
             # No other table changes.
+            self.changes.jobs.add(job.id)
             if job.state is not before.state:
                 self.job_counts.count(before.spec, before.state, -1)
                 self.job_counts.count(job.spec, job.state, 1)
@@ -591,6 +595,8 @@ class Ledger:
         if job.state not in ALLOCATED_STATES:
             return
         leaf = job.spec.leaf
+        self.changes.leaves.setdefault(leaf, set())
+        self.changes.jobs.add(job.id)
         held = self.allocation(job) if sign > 0 else self.allocations[leaf][job.id]
         if job.instances and not job.only_notifies:
             count_instances(job.instances, sign, self.taken)

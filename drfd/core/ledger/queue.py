@@ -177,18 +177,27 @@ _NONE: Mapping[Limited, int] = MappingProxyType({})
 Kind = tuple[str, Vector, int]
 
 
+@dataclass
+class Changes:
+    """What has changed since the reader of the ledger, a scheduler, last cleared these tables."""
+
+    #: Leaves whose queue has changed, with the demand vectors for which it has; none if only what
+    #: the leaf holds has. An event of one job may change the queues of other leaves, if jobs of its
+    #: array or group are there.
+    leaves: dict[str, set[Vector]] = field(default_factory=dict, compare=False)
+    #: Jobs that have an allocation, or had one.
+    jobs: set[int] = field(default_factory=set, compare=False)
+
+
 class Queues(dict[str, LeafQueue]):
     """Queues of jobs that wait to start or to go on, by leaf; a leaf without any is absent, and so
     are classes for which a gate is closed. While the limit of an array or group leaves room, all of
     the class are in a queue; `within_limits` has as many as may start."""
 
-    def __init__(self, arrays: ArrayStates | None = None) -> None:
+    def __init__(self, arrays: ArrayStates | None = None, changes: Changes | None = None) -> None:
         super().__init__()
         self._arrays = ArrayStates() if arrays is None else arrays
-        #: Leaves whose queue has changed since the reader of this table last cleared it, with the
-        #: changed demand vectors. An event of one job may change the queues of other leaves, if
-        #: jobs of its array or group are there.
-        self.changed: dict[str, set[Vector]] = {}
+        self._changes = Changes() if changes is None else changes
         #: All waiting jobs by class, in a queue or not.
         self.all: dict[Place, JobsOfClass] = {}
         #: These classes by each array and group that limits them, and by length.
@@ -281,7 +290,7 @@ class Queues(dict[str, LeafQueue]):
     def _settle(self, places: Iterable[Place]) -> None:
         """Let classes be in the queues of their leaves if all gates are open for them."""
         for leaf, demand, cls in places:
-            self.changed.setdefault(leaf, set()).add(demand)
+            self._changes.leaves.setdefault(leaf, set()).add(demand)
             alike = self.all.get((leaf, demand, cls))
             if alike is not None and self.is_open(cls):
                 self.setdefault(leaf, {}).setdefault(demand, Line()).put(cls, alike)

@@ -187,20 +187,24 @@ class Ends:
         #: Jobs whose ends move all the time: they have not started, or are frozen.
         self._moving: set[int] = set()
 
-    def note(self, job: Job) -> None:
-        """Take account of a change of a job."""
-        self._moving.discard(job.id)
-        kind = self._kinds.pop(job.id, None)
-        if kind is not None:
-            user = kind[0]
-            kinds = self._alike[user]
-            del kinds[kind][1][job.id]
-            if not kinds[kind][1]:
-                del kinds[kind]
-            if not kinds:
-                del self._alike[user]
-            self._lines.pop(user, None)
-        (self._unread.add if job.is_allocated else self._unread.discard)(job.id)
+    def catch_up(self, ledger: Ledger) -> None:
+        """Take account of the jobs that have changed since the last call, and clear their table."""
+        for job_id in ledger.changes.jobs:
+            self._moving.discard(job_id)
+            kind = self._kinds.pop(job_id, None)
+            if kind is not None:
+                user = kind[0]
+                kinds = self._alike[user]
+                del kinds[kind][1][job_id]
+                if not kinds[kind][1]:
+                    del kinds[kind]
+                if not kinds:
+                    del self._alike[user]
+                self._lines.pop(user, None)
+            job = ledger.jobs.get(job_id)
+            is_allocated = job is not None and job.is_allocated
+            (self._unread.add if is_allocated else self._unread.discard)(job_id)
+        ledger.changes.jobs.clear()
 
     def note_estimates(self, user: str) -> None:
         """Take account of a change of the estimates for a user."""
@@ -209,9 +213,7 @@ class Ends:
     def all(self, ledger: Ledger, run_times: RunTimes, now_s: float) -> list[LineEnd]:
         """Return the ends in order of time."""
         while self._unread:
-            job = ledger.jobs.get(self._unread.pop())
-            if job is not None and job.is_allocated:
-                self._read(job, ledger, run_times, now_s)
+            self._read(ledger.jobs[self._unread.pop()], ledger, run_times, now_s)
         found = list[LineEnd]()
         for job_id in self._moving:
             job = ledger.jobs[job_id]

@@ -145,7 +145,7 @@ class Scheduler:
         return None if self.last_plan is None else self.last_plan.next_pass_s
 
     def run(self, ledger: Ledger, rules: Rules, now: Now) -> Iterator[ev.Event]:
-        """Make a pass and yield its events; each must be applied and noted before the next."""
+        """Make a pass and yield its events; each must be applied before the next."""
         external = beside_jobs(self.external_load.load(now.at_s), ledger)
         plan = self.plan(ledger, rules, now, external, self.max_starts)
         yield from start_events(ledger, plan, now)
@@ -160,7 +160,7 @@ class Scheduler:
         external: ExternalLoad | None,
         max_starts: float = inf,
     ) -> Plan:
-        """Return the plan of a pass, whose events must be applied and noted."""
+        """Return the plan of a pass, whose events must be applied."""
         if self._history.clamp(now.at_s):
             self._wait_index = None
         ledger.hold_back(now.at_s)
@@ -190,7 +190,8 @@ class Scheduler:
         }
 
     def _updated_wait_index(self, ledger: Ledger, rules: Rules) -> WaitIndex:
-        """Return the kept index, brought up to date, or a new one if rules or ledger are new."""
+        """Return the kept index, or a new one if rules or ledger are new. It and the ends are
+        brought up to date with the ledger."""
         if self._wait_index is None or self._wait_index.shares is not rules.shares:
             self._wait_index = build_wait_index(
                 ledger, rules, self._history.past_usage, self._short_jobs.counted
@@ -198,7 +199,8 @@ class Scheduler:
             self.run_times.measure_by(rules)
             self._ends = Ends(ledger)
             self._pools = ledger.pools().union(f"{ROOT}.{name}" for name in rules.pools)
-        self._wait_index.catch_up(ledger.queues)
+        self._wait_index.catch_up(ledger.changes)
+        self._ends.catch_up(ledger)
         return self._wait_index
 
     def _preempt(
@@ -241,17 +243,6 @@ class Scheduler:
                 self._departures.update(ledger, now.mono_s, rules.grace_s)
                 return
 
-    def note(self, job: Job) -> None:
-        """Take account of an event that has changed the job, or the array that it stands for."""
-        self._ends.note(job)
-        self._touch(job.spec.leaf)
-
-    def _touch(self, leaf: str) -> None:
-        """Mark the leaf as changed in what one of its jobs holds. The ledger lists changes of its
-        queue."""
-        if self._wait_index is not None:
-            self._wait_index.touch(leaf)
-
     def forget_derived_state(self) -> None:
         """Drop what was derived from the ledger, because another one takes its place. What was
         kept for big jobs can be given back by `restore`."""
@@ -267,9 +258,8 @@ class Scheduler:
         """Drop the reservations of the job, or of the array's tasks: its demand or its leaf may
         have changed."""
         array_state = ledger.arrays.get(job_id)
-        array = None if array_state is None else array_state.array
-        self._touch((array or ledger.jobs[job_id]).spec.leaf)
-        ids = range(job_id, 1 + (job_id if array is None else array.last_id))
+        last_id = job_id if array_state is None else array_state.array.last_id
+        ids = range(job_id, 1 + last_id)
         kept = tuple(each for each in self.reservations if each.job_id not in ids)
         if self.last_plan is None:
             self._restored = kept
@@ -389,7 +379,7 @@ def build_wait_index(
     ledger: Ledger, rules: Rules, past_usage: Mapping[str, float], recent: Mapping[str, Vector]
 ) -> WaitIndex:
     """Return an index of all waiting jobs, for any number of passes with these rules. It must be
-    told of every leaf that an event changes."""
+    given the changes of the ledger before each of them."""
     return WaitIndex(
         LeafTables(
             queues=ledger.queues,

@@ -1,9 +1,9 @@
 """The index of waiting jobs, stored from pass to pass and derived from queues, allocations and
 usage.
 
-The caller names each leaf that changes (`touch`); only that leaf is read again before the next
-pass. A pass enters the jobs that it admits and touches their leaves, because its decisions count
-only once the ledger has applied them.
+Only leaves that change (`touch`) are read again before the next pass. A pass enters the jobs that
+it admits and touches their leaves, because its decisions count only once the ledger has applied
+them.
 
 Of the jobs of a leaf with one demand vector, a pass looks only at the first that no gate blocks. A
 vector that does not fit is skipped, however many leaves wait for it; and where more vectors than
@@ -22,7 +22,7 @@ from math import inf
 
 from drfd.core.fairness.service_order import PassOver, Rank, ServiceOrder, Turns
 from drfd.core.fairness.share_tree import FairShare, ShareNode, ShareTree
-from drfd.core.ledger.queue import Entry, JobClass, LeafQueue, Limited, Place, Queues
+from drfd.core.ledger.queue import Changes, Entry, JobClass, LeafQueue, Limited, Place, Queues
 from drfd.core.model.machine import FreeResources, Vector, fits, minus, plus
 from drfd.core.scheduling.backfill import PassContext
 
@@ -132,11 +132,11 @@ class WaitIndex:
         self._lengths.pop(leaf, None)
         self._forget_shortest(leaf)
 
-    def catch_up(self, queues: Queues) -> None:
-        """Touch the leaves whose queues have changed since the last call, and clear their list."""
-        for leaf, demands in queues.changed.items():
+    def catch_up(self, changes: Changes) -> None:
+        """Touch the leaves that have changed since the last call, and clear their table."""
+        for leaf, demands in changes.leaves.items():
             self.touch(leaf, demands)
-        queues.changed.clear()
+        changes.leaves.clear()
 
     def begin(
         self,

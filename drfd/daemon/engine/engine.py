@@ -730,7 +730,6 @@ class Engine:
         self.journal.append(event, job, self.ledger.latest_array, payload)
         self._wants_pass = True
         if job is not None:
-            self.scheduler.note(job)
             curve = self.curve_of(job) if isinstance(event, ev.Cleaned) else None
             if curve is not None:
                 self.journal.put_curve(job.id, curve)
