@@ -41,12 +41,11 @@ from drfd.core.model.machine import (
     choose_instances,
 )
 from drfd.core.model.resources import NOTHING, Axes, ClusterNode, Resources
-from drfd.core.scheduling.backfill import KeptReservation, Reservation
+from drfd.core.scheduling.backfill import BehindInOrder, KeptReservation, Reservation
 from drfd.core.scheduling.kept_free import SAMPLES, ExternalLoad, ExternalLoadEstimator, beside_jobs
 from drfd.core.scheduling.release_times import Certainty
 from drfd.core.scheduling.scheduler import Scheduler
 from drfd.core.scheduling.waits import (
-    BehindInOrder,
     ClosedNode,
     Draining,
     ExternalUse,

@@ -22,13 +22,13 @@ from drfd.core.model.job import (
     Whose,
 )
 from drfd.core.model.machine import FreeResources
-from drfd.core.scheduling import waits
+from drfd.core.scheduling import backfill, waits
+from drfd.core.scheduling.backfill import BehindInOrder, KeptFor, MayNotPass
 from drfd.core.scheduling.gates import SlotsTaken
 from drfd.core.scheduling.policies import Plan
 from drfd.core.scheduling.release_times import Certainty, RunTimes
 from drfd.core.scheduling.waits import (
     AwaitedJob,
-    BehindInOrder,
     BeyondLimit,
     BeyondLimitNow,
     BeyondMachine,
@@ -42,10 +42,8 @@ from drfd.core.scheduling.waits import (
     HasReservation,
     HeldBy,
     Holder,
-    KeptFor,
     LauncherAway,
     MachineShort,
-    MayNotPass,
     NeverStarts,
     NextPass,
     NodesAway,
@@ -681,6 +679,7 @@ def from_t(monkeypatch):
     """Times are told as seconds from T on."""
     for name in ("utc_time", "short_utc"):
         monkeypatch.setattr(waits, name, lambda at_s: f"T+{at_s}s")
+    monkeypatch.setattr(backfill, "utc_time", waits.utc_time)
 
 
 @pytest.mark.usefixtures("from_t")

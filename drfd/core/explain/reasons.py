@@ -1,8 +1,8 @@
 """Why a job waits: the first gate that is closed for it, in view of the last pass.
 
 A gate here is a function that returns the reason (`core.scheduling.waits`), or None. What a pass
-decides is read from its plan (`Plan.closed_gate`) and put into words; what keeps a job out of the
-queues, or stops all starts, is read from the ledger.
+decides is read from its plan (`Plan.closed_gate`); what keeps a job out of the queues, or stops all
+starts, is read from the ledger.
 """
 
 from __future__ import annotations
@@ -21,12 +21,7 @@ from drfd.core.model.calendar import length_s
 from drfd.core.model.job import ROOT, Job, JobState, RequiredOutcome
 from drfd.core.model.machine import FreeResources, Vector, fits, minus, short_axes
 from drfd.core.scheduling import waits
-from drfd.core.scheduling.backfill import (
-    Behind,
-    Delays,
-    NoRoom,
-    Reservation,
-)
+from drfd.core.scheduling.backfill import NoRoom
 from drfd.core.scheduling.policies import Plan
 from drfd.core.scheduling.waits import ResourceShortage, Wait
 
@@ -254,42 +249,15 @@ def closed_in_pass(case: Case) -> Wait | None:
     job, plan, tree = case.job, case.plan, case.share_tree
     for job_id in (job.id, case.ledger.queues[case.leaf][case.demand].first[1]):
         match plan.closed_gate(case.demand, job_id, case.leaf, tree):
+            case None:
+                continue
             case Wait() as reason:
                 return reason
             case NoRoom(path):
                 return _without_room(case, path)
-            case Delays(_, delayed):
-                return _kept_for(case, delayed, job_id)
-            case Behind(first):
-                return _behind(case, first)
+            case closed:
+                return closed.reason(job, job_id, plan, case.ledger, case.rules)
     return None
-
-
-def _kept_for(case: Case, delayed: Reservation, job_id: int) -> Wait:
-    """Return the reservation that one of these jobs would delay, the waiting one or an earlier."""
-    job, ledger = case.job, case.ledger
-    reserved = ledger.jobs.get(delayed.job_id)
-    needs = zip(case.rules.axes.names, delayed.demand, strict=True)
-    return waits.KeptFor(
-        str(delayed.job_id) if reserved is None else reserved.label,
-        None if reserved is None else reserved.spec.user,
-        tuple([(axis, amount) for axis, amount in needs if amount]),
-        case.plan.known_start_s(delayed),
-        delayed.is_drain,
-        None if job_id == job.id else ledger.jobs[job_id].label,
-        case.plan.known_start_s(case.plan.reservation_of(job.id)),
-    )
-
-
-def _behind(case: Case, job_id: int) -> Wait | None:
-    first = case.ledger.jobs.get(job_id)
-    if first is None:
-        # It has gone since the pass.
-        return None
-    if case.rules.policy == "drf":
-        own = case.plan.reservation_of(case.job.id)
-        return waits.MayNotPass(first.label, case.plan.known_start_s(own))
-    return waits.BehindInOrder(first.label, first.spec.user, case.rules.policy)
 
 
 #: How many programs outside drfd are named at most, and the least part (1/n) that each uses.
@@ -332,7 +300,7 @@ def _without_room(case: Case, path: str) -> Wait | None:
             found[key] = path_limit(case, case.share_tree)
         else:
             found[key] = external_use(case) or _too_little(case)
-    reason: Wait | None = found[key]
+    reason = found[key]
     if not isinstance(reason, waits.TooLittleFree):
         return reason
     own = plan.reservation_of(job.id)

@@ -36,15 +36,16 @@ from functools import cached_property
 from math import inf, isfinite
 from operator import itemgetter
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+from drfd.common.units import show_need, utc_time
 from drfd.core.fairness.rules import ReservationSettings, Rules
 from drfd.core.fairness.share_tree import ShareTree, path_up
 from drfd.core.ledger.ledger import Ledger
 from drfd.core.ledger.queue import Entry
 from drfd.core.model.calendar import length_s as longest_run_s
 from drfd.core.model.events import StartReason
-from drfd.core.model.job import ROOT, JobState
+from drfd.core.model.job import ROOT, Job, JobState
 from drfd.core.model.machine import Allocation, FreeResources, Vector
 from drfd.core.scheduling.debts import Debt
 from drfd.core.scheduling.gates import Gate, gates_of
@@ -56,7 +57,7 @@ from drfd.core.scheduling.release_times import (
     RunTimes,
     least_certain,
 )
-from drfd.core.scheduling.waits import Wait
+from drfd.core.scheduling.waits import Columns, Wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -447,11 +448,20 @@ class Start(NamedTuple):
     why: StartReason
 
 
-# -- the gates -------------------------------------------------------------------------------------
+# -- the gates of room and reservations ------------------------------------------------------------
+
+
+class Starts(Protocol):
+    """What a plan says of reservations."""
+
+    def reservation_of(self, job_id: int) -> Reservation | None: ...
+
+    def known_start_s(self, reservation: Reservation | None) -> float | None: ...
 
 
 class NoRoom(NamedTuple):
-    """Too little is left at a node: by its limit, or of the root what is free on the machine."""
+    """Too little is left at a node: by its limit, or of the root what is free on the machine.
+    `core.explain.reasons` looks for those who hold it."""
 
     path: str
 
@@ -462,11 +472,107 @@ class Delays(NamedTuple):
     path: str
     reservation: Reservation
 
+    def reason(self, job: Job, first_id: int, plan: Starts, ledger: Ledger, rules: Rules) -> Wait:
+        """Return what the job waits for: it, or the first job of its demand, was asked about."""
+        reservation = self.reservation
+        reserved = ledger.jobs.get(reservation.job_id)
+        needs = zip(rules.axes.names, reservation.demand, strict=True)
+        return KeptFor(
+            str(reservation.job_id) if reserved is None else reserved.label,
+            None if reserved is None else reserved.spec.user,
+            tuple([(axis, amount) for axis, amount in needs if amount]),
+            plan.known_start_s(reservation),
+            reservation.is_drain,
+            None if first_id == job.id else ledger.jobs[first_id].label,
+            plan.known_start_s(plan.reservation_of(job.id)),
+        )
+
+
+class KeptFor(Wait, frozen=True):
+    """The job fits, but would delay a reservation."""
+
+    code = "RESERVATION"
+    ahead = "{0.job}"
+    #: The job with the reservation; the user is None if it has left the ledger.
+    job: str
+    user: str | None
+    needs: tuple[tuple[str, int], ...]
+    #: Its expected start, if one is known.
+    start_s: float | None
+    is_drain: bool
+    #: An earlier job with the same demand, which would delay the reservation in place of this one.
+    behind: str | None = None
+    #: The start of this job's own reservation.
+    own_start_s: float | None = None
+
+    def text(self) -> str:
+        behind = f"job {self.behind}, which needs the same, comes first; " if self.behind else ""
+        who = self.job if self.user is None else f"{self.job} ({self.user})"
+        needs = ", ".join(show_need(axis, amount) for axis, amount in self.needs)
+        kept = "everything that it needs" if self.is_drain else "room"
+        start = ""
+        if self.start_s is not None:
+            late = "" if behind or self.is_drain else "; this job would not have ended by then"
+            start = f" and is expected to start by {utc_time(self.start_s)}{late}"
+        return (
+            f"it fits, but {behind}{kept} is kept free for job {who}, which needs {needs}"
+            f"{start}{_own_start(self.own_start_s)}"
+        )
+
+    def columns(self) -> Columns:
+        by = "reservation" if self.user is None else f"reservation ({self.user})"
+        return Columns(f"start of {self.job}", by, until_s=self.start_s)
+
 
 class Behind(NamedTuple):
     """Another job comes first, and waits itself."""
 
     job_id: int
+
+    def reason(
+        self, job: Job, first_id: int, plan: Starts, ledger: Ledger, rules: Rules
+    ) -> Wait | None:
+        """Return what the job waits for; None if the other one has gone since the pass."""
+        first = ledger.jobs.get(self.job_id)
+        if first is None:
+            return None
+        if rules.policy == "drf":
+            return MayNotPass(first.label, plan.known_start_s(plan.reservation_of(job.id)))
+        return BehindInOrder(first.label, first.spec.user, rules.policy)
+
+
+class MayNotPass(Wait, frozen=True):
+    """The job fits, but an earlier job of its user has waited too long to be passed."""
+
+    code = "RESERVATION"
+    waits_for, blocked_by = "start of {0.job}", "starvation guard"
+    ahead = "{0.job}"
+    job: str
+    #: The start of the waiting job's own reservation.
+    own_start_s: float | None = None
+
+    def text(self) -> str:
+        return (
+            f"it fits, but job {self.job} comes first: it has waited so long that no later job may "
+            f"pass it{_own_start(self.own_start_s)}"
+        )
+
+
+class BehindInOrder(Wait, frozen=True):
+    code = "RESERVATION"
+    says = (
+        "job {0.job} ({0.user}) comes first and waits itself; with the policy {0.policy} nobody "
+        "passes it"
+    )
+    waits_for, blocked_by = "start of {0.job}", "job {0.job} ({0.user})"
+    ahead = "{0.job}"
+    job: str
+    user: str
+    policy: str
+
+
+def _own_start(at_s: float | None) -> str:
+    return "" if at_s is None else f"; it starts by {utc_time(at_s)} itself"
 
 
 #: A gate that is closed for a job: the reason, or the facts of one.

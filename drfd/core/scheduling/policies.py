@@ -60,7 +60,7 @@ from drfd.core.scheduling.debts import Debt, settled
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.release_times import Certainty
 from drfd.core.scheduling.wait_index import Head, MakeRank, WaitIndex
-from drfd.core.scheduling.waits import MachineShort
+from drfd.core.scheduling.waits import MachineShort, Wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class Plan:
     pass_context: PassContext | None = field(default=None, compare=False)
     #: Why jobs wait for which there is no room, by leaf, demand and what all jobs hold, which only
     #: shrinks before the next plan: a list of 15,000 jobs of ten users takes 0.5 s for 19.
-    no_room: dict[tuple[str, Vector, Allocation], Any] = field(
+    no_room: dict[tuple[str, Vector, Allocation], Wait | None] = field(
         default_factory=dict, init=False, compare=False
     )
 

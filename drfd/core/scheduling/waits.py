@@ -742,72 +742,6 @@ class ExternalUse(Wait, frozen=True):
         return Columns(_axis_name(self.shortage.axis), "external load", self.shortage)
 
 
-class KeptFor(Wait, frozen=True):
-    """The job fits, but would delay a reservation."""
-
-    code = "RESERVATION"
-    ahead = "{0.job}"
-    #: The job with the reservation; the user is None if it has left the ledger.
-    job: str
-    user: str | None
-    needs: tuple[tuple[str, int], ...]
-    #: Its expected start, if one is known.
-    start_s: float | None
-    is_drain: bool
-    #: An earlier job with the same demand, which would delay the reservation in place of this one.
-    behind: str | None = None
-    #: The start of this job's own reservation.
-    own_start_s: float | None = None
-
-    def text(self) -> str:
-        behind = f"job {self.behind}, which needs the same, comes first; " if self.behind else ""
-        who = self.job if self.user is None else f"{self.job} ({self.user})"
-        needs = ", ".join(show_need(axis, amount) for axis, amount in self.needs)
-        kept = "everything that it needs" if self.is_drain else "room"
-        start = ""
-        if self.start_s is not None:
-            late = "" if behind or self.is_drain else "; this job would not have ended by then"
-            start = f" and is expected to start by {utc_time(self.start_s)}{late}"
-        return (
-            f"it fits, but {behind}{kept} is kept free for job {who}, which needs {needs}"
-            f"{start}{_own_start(self.own_start_s)}"
-        )
-
-    def columns(self) -> Columns:
-        by = "reservation" if self.user is None else f"reservation ({self.user})"
-        return Columns(f"start of {self.job}", by, until_s=self.start_s)
-
-
-class MayNotPass(Wait, frozen=True):
-    """The job fits, but an earlier job of its user has waited too long to be passed."""
-
-    code = "RESERVATION"
-    waits_for, blocked_by = "start of {0.job}", "starvation guard"
-    ahead = "{0.job}"
-    job: str
-    #: The start of the waiting job's own reservation.
-    own_start_s: float | None = None
-
-    def text(self) -> str:
-        return (
-            f"it fits, but job {self.job} comes first: it has waited so long that no later job may "
-            f"pass it{_own_start(self.own_start_s)}"
-        )
-
-
-class BehindInOrder(Wait, frozen=True):
-    code = "RESERVATION"
-    says = (
-        "job {0.job} ({0.user}) comes first and waits itself; with the policy {0.policy} nobody "
-        "passes it"
-    )
-    waits_for, blocked_by = "start of {0.job}", "job {0.job} ({0.user})"
-    ahead = "{0.job}"
-    job: str
-    user: str
-    policy: str
-
-
 # -- parts of sentences ----------------------------------------------------------------------------
 
 
@@ -840,7 +774,3 @@ def _holders(holders: tuple[Holder, ...], more: int, axis: str) -> str:
     if more:
         parts.append(f"{more} more job{'' if more == 1 else 's'} the rest")
     return "".join(f"; {part}" for part in parts)
-
-
-def _own_start(at_s: float | None) -> str:
-    return "" if at_s is None else f"; it starts by {utc_time(at_s)} itself"
