@@ -262,10 +262,7 @@ class _Pass:
         for entry, demand in islice(line, at, None):
             if (
                 free.fits(demand)
-                and (
-                    until_s == inf
-                    or context.now_s + index.length_s(leaf, demand, context) <= until_s
-                )
+                and (until_s == inf or context.end_s(entry[1]) <= until_s)
                 and self._deadline_s(demand) is not None
                 and (not promise_only or self.share_tree.keeps_promise(leaf, demand))
                 and self.backfill.closed_gate(demand, entry[1], leaf) is None

@@ -105,9 +105,8 @@ class WaitIndex:
             self._held = dict.fromkeys(tables.queues, (self._nothing, self._nothing))
         #: The time of the latest pass (Unix time).
         self._latest_s = -inf
-        #: The estimated run times of the first jobs in seconds; and the shortest of each leaf, or
-        #: less where they are many, but for those in which one has changed (see `shortest_s`).
-        self._lengths: dict[str, dict[Vector, float]] = {}
+        #: The shortest estimated run time of the first jobs of each leaf in seconds, or less where
+        #: they are many, but for leaves in which one has changed (see `shortest_s`).
         self.shortest = Ranked()
         self._unmeasured = set[str]()
         self._make_rank: MakeRank | None = None
@@ -129,8 +128,8 @@ class WaitIndex:
 
     def forget_lengths(self, leaf: str) -> None:
         """Ask again for the estimated run times of all jobs of the leaf."""
-        self._lengths.pop(leaf, None)
-        self._forget_shortest(leaf)
+        self.shortest.put(leaf, None)
+        self._unmeasured.add(leaf)
 
     def catch_up(self, changes: Changes) -> None:
         """Touch the leaves that have changed since the last call, and clear their table."""
@@ -160,12 +159,12 @@ class WaitIndex:
             if leaf in self._held or self._is_active(leaf)
         }
         self._touched.clear()
-        for leaf, demand in pass_context.suspended.values():
+        for leaf, _ in pass_context.suspended.values():
             # What is left of a suspended job changes with time.
-            self._forget_length(leaf, demand)
+            self.forget_lengths(leaf)
         for leaf, demands in touched.items():
-            for demand in demands:
-                self._forget_length(leaf, demand)
+            if demands:
+                self.forget_lengths(leaf)
             self._weigh(leaf)
         remeasured = self.share_tree.redivide()
         for leaf, demands in touched.items():
@@ -259,18 +258,12 @@ class WaitIndex:
             self._least[leaf] = least, 0
         return least
 
-    def length_s(self, leaf: str, demand: Vector, pass_context: PassContext) -> float:
-        """Return the estimated run time of the leaf's first job of this demand, in seconds."""
-        lengths = self._lengths.setdefault(leaf, {})
-        if demand not in lengths:
-            lengths[demand] = pass_context.length_s(self.heads[leaf][demand][1])
-        return lengths[demand]
-
     def shortest_s(self, pass_context: PassContext) -> float:
         """Bring `shortest` up to date, and return the least of it."""
         for leaf in self._unmeasured & self.heads.keys():
             heads = self.heads[leaf]
-            lengths = [self.length_s(leaf, each, pass_context) for each in islice(heads, _FEW)]
+            first = islice(heads.values(), _FEW)
+            lengths = [pass_context.length_s(job_id) for _, job_id in first]
             self.shortest.put(leaf, min(lengths) if len(lengths) == len(heads) else 0.0)
         self._unmeasured.clear()
         return self.shortest.line[0][0] if self.shortest.line else inf
@@ -359,7 +352,7 @@ class WaitIndex:
 
     def _set_head(self, leaf: str, demand: Vector, entry: Entry | None) -> None:
         heads, line = self.heads[leaf], self.heads_in_order[leaf]
-        self._forget_length(leaf, demand)
+        self.forget_lengths(leaf)
         before = heads.pop(demand, None)
         if leaf in self._least and (before is None or entry is None):
             least, removed = self._least[leaf]
@@ -376,14 +369,6 @@ class WaitIndex:
             insort(alike, (entry, leaf))
         elif not alike:
             del self.alike[demand]
-
-    def _forget_length(self, leaf: str, demand: Vector) -> None:
-        self._lengths.get(leaf, {}).pop(demand, None)
-        self._forget_shortest(leaf)
-
-    def _forget_shortest(self, leaf: str) -> None:
-        self.shortest.put(leaf, None)
-        self._unmeasured.add(leaf)
 
     def _head(self, queue: LeafQueue | None, leaf: str, demand: Vector) -> Entry | None:
         """Return the leaf's first job of this demand that may start beside those that the pass has
