@@ -6,6 +6,15 @@ the resulting plan into events. A pass changes no table.
 
 The state is not part of the ledger. It can be rebuilt from ended jobs and stored reservations
 (`Scheduler.restore`).
+
+Some of it is derived from the ledger and kept only to save time. With 10,000 waiting jobs of 1,000
+users a decision takes 0.7 ms. If this were computed anew in each pass, it would take
+
+    54 ms   the index of waiting jobs, with the share tree and the order of service
+    6 ms    of the index, the order of service alone
+    3 ms    of the index, since when the first jobs of leaves wait
+    8 ms    of the index, the shortest run times of leaves, with a reservation
+    4 ms    the ends of running jobs, with a reservation and 320 of them (in place of 1.3)
 """
 
 from __future__ import annotations
