@@ -77,6 +77,15 @@ def test_a_reserved_job_starts_only_within_the_limit_of_its_pool():
     assert machine.starts(90) == [reserved]
 
 
+def test_a_job_from_before_the_clock_was_set_back_has_waited_longest():
+    """By its own time it would get a reservation in some hours."""
+    machine = Machine()
+    machine.start(of(CAROL, 5), 10_000)
+    big = machine.submit(of(ALICE, 9), 10_000)
+    assert machine.starts(0) == []
+    assert [each.job_id for each in machine.scheduler.reservations] == [big]
+
+
 def test_suspended_jobs_come_first_in_a_drain_only():
     """During any other reservation who holds less is served first."""
     machine = Machine()
@@ -241,9 +250,11 @@ def test_a_preemptible_job_is_exempt_for_an_hour_and_after_each_stop_for_twice_a
         assert machine.starts(until_s + 500) == [victim]
 
 
-def test_room_for_a_starving_job_is_kept_while_jobs_leave_it_and_no_longer():
+@pytest.mark.parametrize("reserves", [True, False])
+def test_room_for_a_starving_job_is_kept_while_jobs_leave_it_and_no_longer(reserves):
     """Two of alice's jobs have to stop for bob's. One of them does not end."""
-    machine = Machine(replace(rules(), preempting=Preempting()))
+    reserving = ReservationSettings(reserves=reserves)
+    machine = Machine(replace(rules(), preempting=Preempting(), reserving=reserving))
     machine.start(of(ALICE, 5), 0)
     victims = [machine.start(of(ALICE, 2, preemptible=True), 0) for _ in range(2)]
     machine.submit(of(BOB, 4), 1)
@@ -254,6 +265,17 @@ def test_room_for_a_starving_job_is_kept_while_jobs_leave_it_and_no_longer():
     assert [machine.starts(at_s) for at_s in (5001, 5060, 5080)] == [[], [], []]
     assert machine.scheduler.is_cut, "another pass is due"
     assert machine.starts(5080) == [passes]
+
+
+def test_a_big_job_keeps_its_reservation_beside_the_room_for_a_starving_one():
+    machine = Machine(replace(rules(), preempting=Preempting()))
+    machine.start(of(ALICE, 5), 0)
+    victims = [machine.start(of(ALICE, 2, preemptible=True), 0) for _ in range(2)]
+    starving, big = machine.submit(of(BOB, 3), 1), machine.submit(of(CAROL, 9), 1)
+    assert [machine.starts(at_s) for at_s in (1, 1000)] == [[], []]
+    assert sorted(machine.starts(5000)) == victims
+    assert machine.starts(5001) == []
+    assert [each.job_id for each in machine.scheduler.reservations] == [starving, big]
 
 
 def test_nobody_is_stopped_for_another_of_the_pool_that_starves():
