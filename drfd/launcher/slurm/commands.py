@@ -27,7 +27,6 @@ from drfd.launcher.slurm_root.requests import (
     REGISTER,
     SOCKET_NAME,
     RootAnswer,
-    RootGreeting,
 )
 from drfd.linux.sealed import receive
 from drfd.linux.unix_sockets import at_socket
@@ -56,24 +55,16 @@ class Answer:
         return self.code == 0
 
 
-@dataclass(frozen=True, slots=True)
-class Greeting:
-    """What the helper says first, and the sockets for the controller and for Slurm's scripts."""
-
-    said: RootGreeting
-    controllers: socket.socket
-    events: socket.socket
-
-
-def connect(state: Path) -> tuple[socket.socket, Greeting]:
-    """Connect to the helper with this directory. Ends the process if there is none."""
+def connect(state: Path) -> tuple[socket.socket, socket.socket, socket.socket]:
+    """Connect to the helper with this directory. Returns the connection, and the sockets for the
+    controller and for Slurm's scripts. Ends the process if there is no helper."""
     deadline = time.monotonic() + _HELPER_WAIT_S
     while True:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with at_socket(state / SOCKET_NAME) as address:
                 connection.connect(address)
-            data, fds, _ = receive(connection, _MOST_MESSAGE, 2)
+            _, fds, _ = receive(connection, _MOST_MESSAGE, 2)
             if len(fds) == 2:
                 break
         except OSError:
@@ -83,8 +74,7 @@ def connect(state: Path) -> tuple[socket.socket, Greeting]:
             sys.exit(f"drfd-slurm-launcher: no helper listens in {state}")
         time.sleep(0.05)
     controllers, events = (socket.socket(fileno=fd) for fd in fds)
-    said = msgspec.json.decode(data, type=RootGreeting)
-    return connection, Greeting(said, controllers, events)
+    return connection, controllers, events
 
 
 class Commands:

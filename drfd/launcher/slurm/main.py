@@ -12,6 +12,7 @@ from pathlib import Path
 
 from drfd.launcher import startup
 from drfd.launcher.port import Port
+from drfd.launcher.protocol import SOCKET_NAME
 from drfd.launcher.runner import inheritance
 from drfd.launcher.slurm import commands
 from drfd.launcher.slurm.server import SlurmLauncher
@@ -28,14 +29,15 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _serve(options: argparse.Namespace, manager: Service) -> None:
-    connection, greeting = commands.connect(options.state)
+    connection, controllers, events = commands.connect(options.state)
     own = options.state / OWN_NAME
     launcher = SlurmLauncher(
         state=own,
         attempts_fd=startup.open_attempts(own),
-        port=Port(greeting.controllers, greeting.said.controller_uid),
+        # The helper has made it the controller's.
+        port=Port(controllers, (options.state / SOCKET_NAME).stat().st_uid),
         helper=connection,
-        greeting=greeting,
+        events=events,
         starts=StartNotes(options.state / STARTS_NAME),
         keep_fd=options.keep_fd,
         poll_s=options.poll,

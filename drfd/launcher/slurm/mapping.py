@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from drfd.common.units import is_number
 from drfd.launcher.attempt_files import Key, Record
@@ -105,7 +105,7 @@ class SlurmJob:
 
 @dataclass(frozen=True, slots=True)
 class SlurmNode:
-    """A node, as Slurm shows it."""
+    """A node, as Slurm shows it; also as the controller is told of it (`NodeFacts` there)."""
 
     cores: int
     memory_bytes: int
@@ -119,9 +119,6 @@ class SlurmNode:
     def answers(self) -> bool:
         """Return whether Slurm hears of it, as far as it has noticed."""
         return not self.fault.startswith(_SILENT)
-
-    def facts(self) -> dict[str, object]:
-        return asdict(self)
 
 
 def read_name(text: str) -> Name | None:

@@ -45,7 +45,7 @@ from drfd.launcher.protocol import (
 )
 from drfd.launcher.runner.shortage import JOB, LAUNCHER, MACHINE, SPACE, Shortage, failure
 from drfd.launcher.slurm import mapping
-from drfd.launcher.slurm.commands import Answer, Commands, Greeting
+from drfd.launcher.slurm.commands import Answer, Commands
 from drfd.launcher.slurm.list_times import ListTimes
 from drfd.launcher.slurm.mapping import Name, SlurmJob
 from drfd.launcher.slurm.node_watch import NodeWatch
@@ -155,9 +155,9 @@ class SlurmLauncher(Performer[NodeAttempt]):
     state: Path
     attempts_fd: int
     port: Port
-    #: The connection to the root helper, and what it has said at first.
+    #: The connection to the root helper, and the socket for datagrams of Slurm's scripts.
     helper: socket.socket
-    greeting: Greeting
+    events: socket.socket
     starts: StartNotes
     keep_fd: int | None = None
     poll_s: float = 30.0
@@ -187,8 +187,8 @@ class SlurmLauncher(Performer[NodeAttempt]):
 
     def serve(self) -> None:
         self.port.open(self._selector, on_connect=self._hello, on_order=self._handle)
-        self.greeting.events.setblocking(False)
-        self._selector.register(self.greeting.events, selectors.EVENT_READ, self._on_event)
+        self.events.setblocking(False)
+        self._selector.register(self.events, selectors.EVENT_READ, self._on_event)
         self._adopt()
         self._run((self._nodes, self._times), self._turn)
 
@@ -200,7 +200,7 @@ class SlurmLauncher(Performer[NodeAttempt]):
     def _on_event(self) -> None:
         with suppress(BlockingIOError):
             while True:
-                self.greeting.events.recv(_MOST_DATAGRAM)
+                self.events.recv(_MOST_DATAGRAM)
         self._times.schedule()
 
     def _lose_helper(self) -> None:
@@ -243,8 +243,9 @@ class SlurmLauncher(Performer[NodeAttempt]):
             controls=controls,
             cores=dict.fromkeys(protocol.CORES_MODES, _CONTROLS),
             hiding=(False, "by Slurm's ConstrainDevices"),
-            min_uid=self.greeting.said.min_uid,
-            allowed_uids=self.greeting.said.allowed_uids,
+            # Users are told by the local launcher; the helper refuses.
+            min_uid=0,
+            allowed_uids=[],
         )
 
     def _handle(self, order: Order, payload_fd: int) -> None:
@@ -280,8 +281,8 @@ class SlurmLauncher(Performer[NodeAttempt]):
         self.port.send({"report": "listed", "known": known, "owners": owners})
 
     def _report_nodes(self) -> None:
-        nodes = {name: node.facts() for name, node in self._nodes.nodes.items()}
-        self.port.send({"report": "nodes", "away": self._nodes.all_away, "nodes": nodes})
+        watch = self._nodes
+        self.port.send({"report": "nodes", "away": watch.all_away, "nodes": watch.nodes})
 
     def _report(self, attempt: NodeAttempt, records: Records | None = None) -> None:
         """Report what the attempt file says."""
@@ -730,6 +731,7 @@ def _why(answer: Answer) -> Record:
     try:
         record: Record = json.loads(answer.complaint)
     except ValueError:
-        # What prepares it was killed, or took too long.
+        # What prepares it was killed, took too long, or was short of something.
+        log.error("event=not-prepared error=%s", answer.complaint.strip().rpartition("\n")[2][:500])
         return failure("its submission could not be prepared", Shortage(JOB, "slurm"))
     return record

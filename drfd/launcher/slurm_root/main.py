@@ -17,13 +17,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from io import FileIO
 from pathlib import Path
-from threading import BoundedSemaphore
+from threading import BoundedSemaphore, Thread
 from types import MappingProxyType
 
 import msgspec
@@ -42,7 +41,7 @@ from drfd.launcher.runner.shortage import failure
 from drfd.launcher.settings import account_of
 from drfd.launcher.signatures import SigningKeys, is_signed
 from drfd.launcher.slurm_root import requests, words
-from drfd.launcher.slurm_root.requests import RootAnswer, RootGreeting, RootRequest
+from drfd.launcher.slurm_root.requests import RootAnswer, RootRequest
 from drfd.launcher.system.nobody import without_rights
 from drfd.linux.descriptors import opened
 from drfd.linux.sealed import NotSealed, read_sealed, receive, sealed_size
@@ -104,15 +103,9 @@ def _serve(
     manager.notify("READY=1")
     if not _waits_for(listener, options.keep_fd):
         return
-    helper = _Helper(setup, keys, options.timeout, listener.accept()[0])
-    policy = setup.policy
-    greeting = RootGreeting(
-        controller_uid=setup.controller_uid,
-        min_uid=policy.min_uid,
-        allowed_uids=sorted(policy.allowed_uids),
-    )
-    helper.send(greeting, controllers.fileno(), events.fileno())
-    helper.serve(options.keep_fd)
+    connection, _ = listener.accept()
+    socket.send_fds(connection, [b"sockets"], [controllers.fileno(), events.fileno()])
+    _Helper(setup, keys, options.timeout, connection).serve(options.keep_fd)
 
 
 def _make(path: Path, uid: int, gid: int, mode: int) -> None:
@@ -148,12 +141,8 @@ class _Helper:
     timeout_s: float
     connection: socket.socket
 
-    def send(self, message: RootGreeting | RootAnswer, *fds: int) -> None:
-        socket.send_fds(self.connection, [encode(message)], fds)
-
     def serve(self, keep_fd: int | None) -> None:
         free = BoundedSemaphore(requests.MOST_AT_ONCE)
-        pool = ThreadPoolExecutor(requests.MOST_AT_ONCE)
         with suppress(ConnectionError):
             while _waits_for(self.connection, keep_fd):
                 data, fds, _ = receive(self.connection, _MOST_REQUEST, 2)
@@ -165,15 +154,18 @@ class _Helper:
                     log.error("event=bad-request error=%s", error)
                     break
                 free.acquire()
-                done = pool.submit(self._carry_out, request, fds)
-                done.add_done_callback(lambda _: free.release())
+                said = _in_memory(), _in_memory()
+                Thread(target=self._carry_out, args=(request, fds, *said, free)).start()
         # Without waiting for the commands that run.
         os._exit(0)
 
-    def _carry_out(self, request: RootRequest, fds: list[int]) -> None:
-        """Carry out a request, and answer it. Closes the descriptors."""
+    def _carry_out(
+        self, request: RootRequest, fds: list[int], output: FileIO, errors: FileIO,
+        free: BoundedSemaphore,
+    ) -> None:  # fmt: skip
+        """Carry out a request, and answer it. Closes the files and descriptors."""
         code, was_run = None, True
-        with _in_memory() as output, _in_memory() as errors:
+        with output, errors:
             try:
                 if request.do == requests.SUBMIT:
                     code, was_run = self._submit(fds, output, errors)
@@ -189,9 +181,11 @@ class _Helper:
             # Without a launcher, nobody hears of it.
             with suppress(OSError):
                 answer = RootAnswer(number=request.number, code=code, was_run=was_run)
-                self.send(answer, output.fileno(), errors.fileno())
+                said = output.fileno(), errors.fileno()
+                socket.send_fds(self.connection, [encode(answer)], said)
         for fd in fds:
             os.close(fd)
+        free.release()
 
     def _commands(self, request: RootRequest) -> Sequence[Sequence[str]]:
         if request.do in words.FIXED:

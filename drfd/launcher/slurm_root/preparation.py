@@ -17,11 +17,11 @@ import shlex
 import sys
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
-from drfd.launcher.attempt_files import Record
 from drfd.launcher.protocol import LaunchOrder, read_order
 from drfd.launcher.runner import identity
-from drfd.launcher.runner.shortage import DIRECTORY, JOB, Shortage, failure, machine_shortage
+from drfd.launcher.runner.shortage import DIRECTORY, JOB, Shortage, failure
 from drfd.launcher.system.accounts import Denied, DirectoryFailed
 from drfd.launcher.system.answers import account, groups_of
 from drfd.linux.sealed import read_sealed
@@ -54,24 +54,17 @@ def main(words: Sequence[str], own: tuple[int, int]) -> None:
         outputs = payload.stdout, payload.stderr
         paths = (output_path(each, payload.cwd, order.output_signs) for each in outputs)
         _write(1, "\0".join((str(gid), *paths, "")))
-    except Exception as error:
-        _write(2, json.dumps(_failure_of(error)))
-        sys.exit(1)
+    except Denied as error:
+        _fail(str(error))
+    except DirectoryFailed as error:
+        _fail(str(error), Shortage(JOB, DIRECTORY))
+    except ValueError as error:
+        _fail(f"what it is to run cannot be read: {error}")
 
 
-def _failure_of(error: Exception) -> Record:
-    """Return why a submission could not be prepared. A shortage concerns the job alone."""
-    match error:
-        case Denied():
-            return failure(str(error), None)
-        case DirectoryFailed():
-            return failure(str(error), Shortage(JOB, DIRECTORY))
-        case ValueError():
-            return failure(f"what it is to run cannot be read: {error}", None)
-    short = machine_shortage(error)
-    why = getattr(error, "strerror", None) or repr(error)
-    of_job = None if short is None else Shortage(JOB, short.resource)
-    return failure(f"it could not be set up: {why}", of_job)
+def _fail(text: str, short: Shortage | None = None) -> NoReturn:
+    _write(2, json.dumps(failure(text, short)))
+    sys.exit(1)
 
 
 def script_of(payload: LaunchPayload) -> str:

@@ -5,8 +5,8 @@ order, as the controller's message, and its payload. Each request has one answer
 of the output and the error output. `code` is the command's exit code, or null without one. If
 `was_run` is false, nothing was submitted, and the error output is a `launch_failed` record.
 
-First the helper says what the configuration says of the controller and its users, and sends the
-listening socket for the controller and the one for datagrams of Slurm's scripts.
+First the helper sends the listening socket for the controller and the one for datagrams of Slurm's
+scripts.
 """
 
 from __future__ import annotations
@@ -51,9 +51,3 @@ class RootAnswer(Struct, frozen=True, kw_only=True):
     number: int
     code: int | None
     was_run: bool
-
-
-class RootGreeting(Struct, frozen=True, kw_only=True):
-    controller_uid: int
-    min_uid: int
-    allowed_uids: list[int]

@@ -21,12 +21,11 @@ from drfd.launcher.attempt import AttemptState
 from drfd.launcher.attempt_files import Key
 from drfd.launcher.protocol import Control, ControlOrder, LaunchOrder, ListOrder, RemoveFilesOrder
 from drfd.launcher.slurm import list_times, server
-from drfd.launcher.slurm.commands import Answer, Commands, Greeting
+from drfd.launcher.slurm.commands import Answer, Commands
 from drfd.launcher.slurm.mapping import Name
 from drfd.launcher.slurm.server import SlurmLauncher
 from drfd.launcher.slurm.start_notes import StartNotes
 from drfd.launcher.slurm_root import requests
-from drfd.launcher.slurm_root.requests import RootGreeting
 from drfd.linux.sealed import read_sealed
 from fakes import Clock
 from launcher.rig import order
@@ -206,9 +205,7 @@ class Nodes(RuleBasedStateMachine):
             attempts_fd=self.attempts_fd,
             port=port,
             helper=self.ends[0],
-            greeting=Greeting(
-                RootGreeting(controller_uid=0, min_uid=0, allowed_uids=[]), *self.ends
-            ),
+            events=self.ends[1],
             starts=StartNotes(self.slurm.notes),
         )
         self.helper = Helper(self.slurm, launcher._times.schedule)

@@ -3,6 +3,7 @@ that write down how they were called."""
 
 import json
 import os
+import resource
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -76,8 +77,8 @@ class Helper:
             return False
 
         until("a helper", connect)
-        data, fds, _ = receive(self.connection, 1 << 16, 4)
-        self.greeting, self.sockets = json.loads(data), [socket.socket(fileno=fd) for fd in fds]
+        _, fds, _ = receive(self.connection, 1 << 16, 4)
+        self.sockets = [socket.socket(fileno=fd) for fd in fds]
 
     def ask(self, do: str, *fds: int, **about: int) -> tuple[dict[str, Any], str, str]:
         """The answer, and what was said."""
@@ -151,8 +152,7 @@ def signed(tmp_path: Path, **changes: Any) -> Asked:
     return replace(asked, proof=proof_of(key, digest_of(asked.data)))
 
 
-def test_it_says_whose_orders_count_and_hands_over_the_sockets(helper):
-    assert helper.greeting == {"controller_uid": CONTROLLER, "min_uid": 1000, "allowed_uids": [ME]}
+def test_it_hands_over_the_sockets_first(helper):
     kinds = [each.type for each in helper.sockets]
     assert kinds == [socket.SOCK_STREAM, socket.SOCK_DGRAM]
 
@@ -265,6 +265,14 @@ def test_what_cannot_be_decoded_is_a_failure_of_the_job(helper, tmp_path):
 def test_at_anything_else_it_ends(own, changed):
     usual = {"number": 1, "do": "jobs", "job": 0, "slurm_id": 0, "signal": 0}
     own.connection.send(encode({**usual, **changed}))
+    until("its end", own.has_ended)
+    assert own.calls() == []
+
+
+def test_it_ends_where_it_cannot_answer(own):
+    """The launcher would wait for the answer for ever."""
+    resource.prlimit(own.process.pid, resource.RLIMIT_NOFILE, (3, 3))
+    own.connection.send(encode({"number": 1, "do": "jobs"}))
     until("its end", own.has_ended)
     assert own.calls() == []
 

@@ -80,7 +80,7 @@ class SlurmLauncher(LauncherProcess):
             python(
                 "from drfd.launcher.slurm_root.main import main; main()",
                 *("--state", self.state, "--controller", os.getuid(), "--launcher", LAUNCHER),
-                *("--allow-uid", NOBODY, "--config", config, "--timeout", 2),
+                *("--allow-uid", NOBODY, "--config", config),
             )
         )
 
