@@ -24,7 +24,6 @@ LAUNCHER = (
     *("signal.before-signal", "signal.after-signal", "signals.before-mark", "signals.after-mark"),
     *("freeze.before-report", "thaw.before-thaw"),
     *("exec.before-join", "exec.after-join"),
-    *("end.before-rmdir", "end.after-rmdir"),
     *("remove.before-kill", "remove.before-rmdir", "remove.before-unlink", "remove.after-unlink"),
 )
 RUNNER = (

@@ -64,6 +64,8 @@ class LocalAttempt(Attempt):
     pause_s: float = 0.0
     since_mono_s: float = 0.0
     is_stuck: bool = False
+    #: Whether a program is removing its cgroups.
+    is_being_removed: bool = False
 
     def begin(self) -> None:
         self.pause_s, self.since_mono_s, self.is_stuck = 0.0, time.monotonic(), False

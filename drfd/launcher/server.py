@@ -13,6 +13,7 @@ import os
 import resource
 import selectors
 import signal
+import subprocess
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -148,6 +149,7 @@ _JOINABLE = (
 _RETRY_S = 1.0
 #: The program that ends tracers, and the largest number of processes that it looks at.
 _TRACERS, _MOST_HELD = "drfd.launcher.system.tracers", 1000
+_RMDIR = "/bin/rmdir"
 #: Number of runners of an attempt that may die before they release the job.
 _MAX_LOST_RUNNERS = 3
 _RUNNERS_LOST = f"its runner was killed {_MAX_LOST_RUNNERS} times before it could start the job"
@@ -537,21 +539,14 @@ class Launcher(Performer[LocalAttempt]):
             self._happen(attempt, AttemptEvent.LOST, records)
 
     def _clear(self, attempt: LocalAttempt, records: Records | None) -> None:
-        """Remove what its runner has left of the cgroup of an attempt that has just ended, before
+        """Look whether the runner of an attempt that has just ended has removed its cgroup, before
         the end is reported: the controller then gives the job's resources to others when it records
-        the end. A cgroup that is in use is left until the controller orders the removal of the
-        attempt."""
+        the end. What is left is removed when the controller orders that."""
         # Without cgroups a removal does not show that no process is left.
         if self.confinement.kind == "none" or records is None or records.exited is None:
             return
         if self.confinement.are_removed(attempt.key):
             self._happen(attempt, AttemptEvent.CLEARED)
-            return
-        reach("end.before-rmdir")
-        with suppress(OSError):
-            if self.confinement.remove(attempt.key):
-                self._happen(attempt, AttemptEvent.CLEARED)
-        reach("end.after-rmdir")
 
     # -- reports ----------------------------------------------------------------------------
 
@@ -702,6 +697,8 @@ class Launcher(Performer[LocalAttempt]):
     def _end(self, attempt: LocalAttempt) -> None:
         """Try again to kill all processes of an attempt, and then to remove it or to replace it by
         what was ordered to be launched."""
+        if attempt.is_being_removed:
+            return
         key = attempt.key
         reach("remove.before-kill")
         records = self._read(attempt)
@@ -712,7 +709,9 @@ class Launcher(Performer[LocalAttempt]):
                 self._free(attempt, records)
             return
         reach("remove.before-rmdir")
-        if not self.confinement.remove(key):
+        if left := self.confinement.left(key):
+            self._remove_apart(attempt, left)
+        elif not self.confinement.remove(key):
             self._try_again(attempt)
         elif attempt.pending is not None and attempt.pending.order.is_notice:
             self._admit(attempt)
@@ -722,6 +721,23 @@ class Launcher(Performer[LocalAttempt]):
             self._unlink(attempt)
             is_last = attempt.pending is None
             self._happen(attempt, AttemptEvent.CLEARED if is_last else AttemptEvent.REPLACED)
+
+    def _remove_apart(self, attempt: LocalAttempt, left: list[str]) -> None:
+        """Remove the cgroups that are left by another process. Every user may ask for names in them
+        that are not there, each of which the kernel remembers with the directory (negative
+        dentries, dcache.c): it takes seconds to remove one that has had a hundred thousand."""
+
+        def removed(status: int) -> None:
+            attempt.is_being_removed = False
+            if status == 0:
+                self._schedule.add(attempt)
+            else:
+                self._try_again(attempt)
+
+        self._background.start(
+            [_RMDIR, "--", *left], removed, nice=0, stderr=subprocess.DEVNULL, env={}
+        )
+        attempt.is_being_removed = True
 
     def _try_again(self, attempt: LocalAttempt) -> None:
         """Try later, and report once that it takes long."""

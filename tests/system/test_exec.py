@@ -5,6 +5,7 @@ import pwd
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ SELF = (
     " env | grep -vE '^(_|SHLVL|TERM)=' | sort"
 )
 
+#: How many names are asked for that are not there.
+_NAMES = 150_000
 #: HOME: root's own settings are not for other users.
 ENV = {"MARK": "ü", "PATH": "/usr/bin:/bin", "HOME": "/"}
 
@@ -195,6 +198,39 @@ def test_a_job_ends_with_its_own_process_and_takes_it(instance, users):
     command.communicate(timeout=60)
     assert command.returncode == -signal.SIGKILL
     assert not is_alive(pid)
+
+
+def ask_for_names(directory: Path, user: pwd.struct_passwd) -> None:
+    """Ask for names that are not there. The kernel remembers each with the directory, and to forget
+    them all when that is removed takes it some seconds."""
+    script = f"import os, sys\nfor n in range({_NAMES}): os.path.exists(f'{{sys.argv[1]}}/{{n}}')"
+    subprocess.run([sys.executable, "-c", script, directory], user=user.pw_uid, check=True)
+
+
+def test_a_cgroup_that_takes_long_to_be_removed_delays_nobodys_start(instance, users):
+    """Its runner cannot remove it, because the command is no child of the runner's."""
+    user, other = users
+    home, at = instance.home_for(user), {"user": other.pw_uid, "cwd": "/", "env": ENV}
+    job = running(instance, user, "echo $$ > first; while ! [ -e go ]; do sleep 0.05; done")
+    command = begin(instance, user, job, "echo $$ > pid; exec sleep 1000")
+    pid_written(home / "pid")
+    like = Kernel().top("pids") / f"drfd-test-names-{os.getpid()}"
+    like.mkdir()
+    try:
+        ask_for_names(like, user)
+    finally:
+        begun_s = time.monotonic()
+        like.rmdir()
+    slow_s = time.monotonic() - begun_s
+    ask_for_names(Kernel().cgroup(pid_written(home / "first"), "pids"), user)
+    (home / "go").touch()
+    longest_s = 0.0
+    while instance.show(job)["ended_at"] is None:
+        begun_s = time.monotonic()
+        instance.drf("run", "-m", "64M", "--", "true", **at)
+        longest_s = max(longest_s, time.monotonic() - begun_s)
+    command.communicate(timeout=60)
+    assert 0 < longest_s < slow_s / 2
 
 
 def test_its_memory_is_the_jobs(instance, users):

@@ -46,8 +46,6 @@ ENDING = (
 )
 #: Of an attempt whose runner can remove something.
 SWEPT = (*ENDING, "runner.amid-rmdir")
-#: Of an attempt whose runner has left something.
-LEAVING = ("end.before-rmdir", "end.after-rmdir")
 #: Of an attempt that has a cgroup still.
 CLEANING = ("remove.before-kill", "remove.before-rmdir")
 TELLING = ("report.before-send",)
@@ -80,7 +78,7 @@ REACHED: dict[str, tuple[str, ...]] = {
     ),
     "tell": (*DECIDING, *ASKING, *TELLING, *SWEPT, "engine.some-untold"),
     # The runner kills the job's own processes alone, so the launcher removes the command's.
-    "inside": (*DECIDING, *ASKING, *ORDERING, *ENDING, *INSIDE, *LEAVING, *CLEANING),
+    "inside": (*DECIDING, *ASKING, *ORDERING, *ENDING, *INSIDE, *CLEANING),
 }
 #: In these the books know that the job runs before the point is armed.
 KNOWN_TO_RUN = ("run", "stop", "clean", "restart", "tell", "inside")
@@ -416,10 +414,7 @@ def test_every_failpoint_is_in_the_matrix():
 @pytest.mark.parametrize("cell", CELLS, ids=cell_id)
 def test_every_promise_holds_when(room, victim, cell):
     """While somebody stands at the point, the victim dies; it is started again, and all goes on."""
-    if (
-        cell.point in ("launch.before-limits", *SWEPT[-1:], *INSIDE, *LEAVING)
-        and not victim.has_cgroups()
-    ):
+    if cell.point in ("launch.before-limits", *SWEPT[-1:], *INSIDE) and not victim.has_cgroups():
         pytest.skip("without cgroups there is nothing to limit, and nothing to be inside of")
     if cell.point == "launch.before-devices" and not victim.hides_devices():
         pytest.skip("devices cannot be hidden here")

@@ -59,6 +59,7 @@ from drfd.launcher.confinement.processes import (
     MembersV1,
     apart,
     first_process,
+    inner_groups,
     remove_all,
 )
 from drfd.launcher.protocol import NO_PIN, PIN, QUOTA, WEIGHT, AttemptLimits, Devices, DiskLimit
@@ -279,8 +280,12 @@ class Cgroups(Confinement):
         self._forget(key)
         return True
 
-    def remove(self, key: Key) -> bool:
+    def left(self, key: Key) -> list[str]:
         # A job of root's may have made cgroups inside its own.
+        there = filter(os.path.exists, self._removed(key))
+        return [each for top in there for each in (*reversed(inner_groups(top)), top)]
+
+    def remove(self, key: Key) -> bool:
         if not all(map(remove_all, self._removed(key))):
             return False
         self._forget(key)

@@ -225,6 +225,10 @@ class Confinement(ABC):
     def kill_pass(self, key: Key, attempt: Records | None) -> bool:
         """Send SIGKILL to every process of the attempt; True once none is left."""
 
+    def left(self, key: Key) -> list[str]:
+        """Return the attempt's cgroups that are left, in the order of their removal."""
+        return []
+
     @abstractmethod
     def remove(self, key: Key) -> bool:
         """Remove what `create` made; False when it is still in use."""
