@@ -32,6 +32,7 @@ from drfd.common import indices, units  # noqa: E402
 from drfd.common.errors import ConfigError, DrfdError, Refused  # noqa: E402
 from drfd.core.model.job import Actor  # noqa: E402
 from drfd.daemon.config import Config, parse  # noqa: E402
+from drfd.daemon.launcher_link import counters  # noqa: E402
 from drfd.daemon.server import encode  # noqa: E402
 from drfd.host import disks, measurements  # noqa: E402
 from drfd.launcher import attempt_files, protocol  # noqa: E402
@@ -174,8 +175,8 @@ class Files:
             measurements.peak_memory(mounts, ".")
             measurements.pinned_cpus(mounts, ".")
         measurements.kept_memory(directory)
-        cgroup_files.judge_v1(cgroup_files.read_counters(cgroup_files.counters_v1(v1)))
-        cgroup_files.judge_v2(cgroup_files.read_counters(cgroup_files.counters_v2(directory)))
+        counters.judge(cgroup_files.read_counters(cgroup_files.counters_v1(v1)))
+        counters.judge(cgroup_files.read_counters(cgroup_files.counters_v2(directory)))
         cgroup_files.regions_of_gpus(directory)
         text = data.decode(errors="replace")
         cgroup_files.find_unified(text)
