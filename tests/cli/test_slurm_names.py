@@ -628,6 +628,7 @@ def test_the_machine_is_a_node(drf, daemon):
     ("words", "asked"),
     [
         (["hold", "42,43"], {"op": "hold", "ids": [42, 43]}),
+        (["uhold", "42"], {"op": "hold", "ids": [42]}),
         (["release", "42", "51_2"], {"op": "release", "ids": [42, "51_2"]}),
         (["suspend", "jobid=42"], {"op": "suspend", "ids": [42]}),
         (
@@ -716,7 +717,7 @@ NO_TIME = "is not a time of Slurm (write 90 (minutes) or 1-12:00:00)"
         (1, "squeue --bogus", "drf: squeue: --bogus: is no option of squeue"),
         (1, "squeue -y", "drf: squeue: -y: is no option of squeue"),
         (2, "squeue -t odd", "drf squeue: there is no state odd; there are: BOOT_FAIL (BF), CANC"),
-        (2, "squeue -S ^", "drf squeue: there is no field ^ to sort by"),
+        (2, "squeue -S ^", "drf squeue: there is no field ^ to sort by; there are: "),
         (2, "squeue -i often", "drf squeue: 'often' is not a number of seconds"),
         (2, "sacct -o JobID%x", "drf sacct: JobID%x is not a field and its width"),
         (2, "sacct --units=Q", "drf sacct: --units=Q: there are K, M, G, T and P"),

@@ -472,7 +472,7 @@ def _ping(words: list[str], found: Found) -> None:
 
 #: The commands of scontrol that there are here.
 _COMMANDS: dict[str, Command] = {
-    "show": _show, "hold": _verb("hold"), "release": _verb("release"),
+    "show": _show, "hold": _verb("hold"), "uhold": _verb("hold"), "release": _verb("release"),
     "suspend": _verb("suspend"), "resume": _verb("resume"), "requeue": _requeue(held=False),
     "requeuehold": _requeue(held=True), "update": _update, "write": _write,
     "ping": _ping, "version": lambda words, found: click.echo(version()),

@@ -465,7 +465,8 @@ def sorted_by(text: str, jobs: Iterable[View]) -> list[View]:
     for word in reversed([word for word in text.split(",") if word]):
         letter = word.lstrip("+-")
         if letter not in SIGNS:
-            raise click.UsageError(f"there is no field {word} to sort by")
+            there = ", ".join(SIGNS)
+            raise click.UsageError(f"there is no field {word} to sort by; there are: {there}")
         found.sort(key=lambda job: _order(letter, job), reverse=word.startswith("-"))
     return found
 
