@@ -335,7 +335,10 @@ class _Calls:
             self._fd = -1
             with suppress(OSError):
                 # By its name a job could still add to it, whose submission was interrupted.
-                shutil.rmtree(self._directory.rename(f"{self._directory}-gone"))
+                gone = self._directory.rename(f"{self._directory}-gone")
+                # A file that was being made under the old name comes after the first listing.
+                shutil.rmtree(gone, ignore_errors=True)
+                shutil.rmtree(gone)
             atexit.unregister(self._at_exit)
 
     def _is_forked(self) -> bool:
