@@ -6,7 +6,7 @@ import os
 import stat
 
 from drfd.common.errors import Refused
-from drfd.linux.descriptors import opened
+from drfd.linux.kernel_files import opened
 
 
 def last_bytes(path: str, uid: int, most: int) -> bytes | None:

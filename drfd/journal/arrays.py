@@ -16,7 +16,7 @@ from drfd.core.ledger.queue import FailedTask, LiveArray
 from drfd.core.model import events as ev
 from drfd.core.model.job import Array, Job, Outcome
 from drfd.journal import records
-from drfd.journal.database import Database
+from drfd.journal.files import Database
 
 _BAD = tuple(outcome.value for outcome in Outcome if outcome is not Outcome.COMPLETED)
 #: Asks for these arrays, and the first task with each of these outcomes. Only constants are put

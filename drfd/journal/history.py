@@ -20,7 +20,7 @@ from drfd.core.model.job import ROOT, Array, DeclaredJob, Job
 from drfd.core.usage import Curve
 from drfd.journal import records
 from drfd.journal.arrays import Arrays, TaskCounts
-from drfd.journal.database import Database, open_snapshot
+from drfd.journal.files import Database, open_snapshot
 from drfd.protocol.requests import HistoryFilter
 
 

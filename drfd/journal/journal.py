@@ -26,8 +26,7 @@ from drfd.core.scheduling.scheduler import PastRuns
 from drfd.core.usage import Curve
 from drfd.journal import records
 from drfd.journal.arrays import Arrays
-from drfd.journal.database import Database
-from drfd.journal.files import Reserve, open_database
+from drfd.journal.files import Database, Reserve, open_database
 from drfd.journal.history import story
 from drfd.journal.pruning import Pruning
 from drfd.journal.submissions import Payload, StoredSubmissions

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from pathlib import Path
 
-from drfd.journal.database import Database, open_snapshot
+from drfd.journal.files import Database, open_snapshot
 
 #: Maximum number of rows and bytes removed in one step, except for a single longer row.
 ROWS, _BYTES = 100, 256 << 10

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from drfd.core.model import events as ev
 from drfd.journal import records
-from drfd.journal.database import Database
+from drfd.journal.files import Database
 from drfd.payload import unpack
 
 #: Bound on the bytes of blobs of ended jobs of one user, and of all users.

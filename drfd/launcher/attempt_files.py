@@ -44,7 +44,7 @@ from pathlib import Path
 from typing import Any
 
 from drfd.common.owner import Owner, read_owner
-from drfd.linux.descriptors import opened
+from drfd.linux.kernel_files import opened
 
 #: Written by drfd-jobs.service when it is stopped: the boot's id, and the time in seconds.
 JOBS_STOP_FILE = "jobs-stopped"

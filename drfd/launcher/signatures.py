@@ -21,7 +21,7 @@ from pathlib import Path
 from drfd.common.owner import Owner
 from drfd.launcher.protocol import SECRET_NAME, ExecOrder, LaunchOrder
 from drfd.launcher.system.accounts import AccountProcess
-from drfd.linux.descriptors import opened
+from drfd.linux.kernel_files import opened
 from drfd.linux.sealed import read_sealed
 from drfd.payload.signature import (
     KEY_BYTES,

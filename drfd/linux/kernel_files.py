@@ -1,11 +1,12 @@
-"""Files of the kernel, by plain system calls: Python's file objects cost several times as much. And
-the table of mounts (proc_pid_mountinfo(5))."""
+"""Files by plain system calls, above all the kernel's: Python's file objects cost several times as
+much. And the table of mounts (proc_pid_mountinfo(5))."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 
@@ -77,3 +78,15 @@ def mounts(mountinfo: str) -> Iterator[Mount]:
 def _unescape(path: str) -> str:
     """Return the path in a field, in which blanks and the like are written as \\040."""
     return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), path)
+
+
+@contextmanager
+def opened(
+    path: str | os.PathLike[str], flags: int, mode: int = 0o777, *, dir_fd: int | None = None
+) -> Iterator[int]:
+    """Open a file as `os.open` does, and close it after the block. Raises OSError."""
+    fd = os.open(path, flags | os.O_CLOEXEC, mode, dir_fd=dir_fd)
+    try:
+        yield fd
+    finally:
+        os.close(fd)

@@ -6,7 +6,7 @@ Imports must stay few: every command of `drf` loads this module.
 from __future__ import annotations
 
 from drfd.common import quick_json
-from drfd.payload.raw_bytes import MARKS, carried, restored
+from drfd.payload.pack import MARKS, carried, restored
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

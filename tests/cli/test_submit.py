@@ -25,7 +25,7 @@ from drfd.client.option_values import read as read_value
 from drfd.client.words import parse_after
 from drfd.common.errors import Refused
 from drfd.common.units import is_endless, parse_cores_range, parse_duration, parse_memory
-from drfd.payload.raw_bytes import raw
+from drfd.payload.pack import raw
 from drfd.protocol.job_options import BY_KEY
 from seeds import examples
 

@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 
 from drfd.common.errors import HostError
-from drfd.devices import driver_files
-from drfd.devices.driver_files import read_each
+from drfd.devices import nvidia
 from drfd.devices.gpu import GpuFault
 from drfd.devices.gpus import Gpu, GpuLost, automatic, find_gpus, gpus_named
 from drfd.devices.kernel_files import is_basic, node_at
-from drfd.devices.nvidia import Memory
+from drfd.devices.nvidia import Memory, read_each
 from drfd.devices.variables import variables_for
 from drfd.linux.device_nodes import BLOCK, DeviceNode, show_node
 from tests.gpu_machines import names, unfold
@@ -361,10 +360,10 @@ class Unkillable(subprocess.Popen[bytes]):
 @pytest.fixture
 def hanging(monkeypatch) -> Iterator[list[subprocess.Popen[bytes]]]:
     """A driver that answers for the first file only; the readers that were started."""
-    program = driver_files._READER.replace("import json", "import time, json")
+    program = nvidia._READER.replace("import json", "import time, json")
     program = program.replace("flush=True)", "flush=True)\n    time.sleep(600)")
-    monkeypatch.setattr(driver_files, "_READER", program)
-    monkeypatch.setattr(driver_files._StuckReader, "process", None)
+    monkeypatch.setattr(nvidia, "_READER", program)
+    monkeypatch.setattr(nvidia._StuckReader, "process", None)
     monkeypatch.setattr(Unkillable, "started", [], raising=False)
     monkeypatch.setattr(subprocess, "Popen", Unkillable)
     yield Unkillable.started
@@ -395,7 +394,7 @@ def test_a_driver_that_hangs_is_waited_for_once(tmp_path, monkeypatch, hanging):
     assert found[paths[0]] == "first"
     assert isinstance(found[paths[1]], GpuFault)
     assert str(found[paths[1]]) == f"{paths[1]}: the driver does not answer"
-    monkeypatch.setattr(driver_files, "_PATIENCE_S", 120.0)
+    monkeypatch.setattr(nvidia, "_PATIENCE_S", 120.0)
     before_mono_s = time.monotonic()
     assert all(isinstance(each, GpuFault) for each in read_each(paths).values())
     assert time.monotonic() - before_mono_s < 60, "a busy machine may take a while for nothing"

@@ -29,7 +29,7 @@ import pytest
 from drfd.devices.gpus import Gpu, find_gpus
 from drfd.devices.kernel_files import node_at
 from drfd.devices.nvidia import Memory
-from drfd.launcher.confinement.device_program import device_program
+from drfd.launcher.confinement.device_hiding import device_program
 from drfd.launcher.gpu_meter.reading import names_processes
 from drfd.linux import syscalls
 from drfd.linux.device_nodes import show_node

@@ -15,8 +15,7 @@ import pytest
 from drfd.common.errors import HostError, Refused
 from drfd.install import asked, command
 from drfd.install.asked import ANSWERS, CONNECTED, DRAINED
-from drfd.install.command import CONFIG, STATE, Target, closing_words
-from drfd.install.trust import fault_of_files
+from drfd.install.command import CONFIG, STATE, Target, closing_words, fault_of_files
 from drfd_cli.main import VERBS
 
 BIN = Path(sys.executable).parent

@@ -17,8 +17,7 @@ from drfd.common.errors import HostError
 from drfd.core.model import events as ev
 from drfd.core.model.resources import Axes
 from drfd.journal import files
-from drfd.journal.database import reported
-from drfd.journal.files import RESERVE_PIECES, VERSION, Reserve
+from drfd.journal.files import RESERVE_PIECES, VERSION, Reserve, reported
 from drfd.journal.journal import Journal
 from fakes import all_events, spec
 

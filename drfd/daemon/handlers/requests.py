@@ -71,7 +71,7 @@ from drfd.devices.gpu import GPU
 from drfd.journal.history import Story, read_story
 from drfd.journal.submissions import Payload
 from drfd.launcher.protocol import OUT_OF_REACH
-from drfd.payload.raw_bytes import carried
+from drfd.payload.pack import carried
 from drfd.payload.signature import key_file_name
 from drfd.payload.unpack import arguments
 from drfd.protocol import replies

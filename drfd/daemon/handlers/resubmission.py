@@ -29,7 +29,7 @@ from drfd.daemon.engine.engine import Engine
 from drfd.daemon.lookup.lookup import Lookup
 from drfd.daemon.lookup.views import option_fields
 from drfd.daemon.users.turns import InParts
-from drfd.payload.raw_bytes import carried
+from drfd.payload.pack import carried
 from drfd.payload.scripts import VARIABLE, text_of
 from drfd.payload.unpack import LaunchPayload
 from drfd.protocol.replies import AwaitedView, RepeatView, SubmissionReply

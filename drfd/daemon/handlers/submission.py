@@ -31,8 +31,7 @@ from drfd.daemon.config import Defaults, UserLimits
 from drfd.devices.gpu import GPU
 from drfd.host.disks import Disk, disk_of
 from drfd.journal.submissions import Payload
-from drfd.payload.pack import encode, usual_output
-from drfd.payload.raw_bytes import raw, readable
+from drfd.payload.pack import encode, raw, readable, usual_output
 from drfd.payload.unpack import signs_in
 from drfd.protocol import requests as parts
 from drfd.protocol.limits import NAME_LENGTH

@@ -44,9 +44,8 @@ from drfd.core.model.job import (
 from drfd.core.model.machine import Instance, Instances
 from drfd.core.model.resources import Resources
 from drfd.daemon.countable import Countables, names_with_nodes
-from drfd.daemon.launcher_link.counters import judge
 from drfd.daemon.launcher_link.device_table import Found, Grant
-from drfd.daemon.launcher_link.failures import NoticeEnd, StartFailure
+from drfd.daemon.launcher_link.failures import NoticeEnd, StartFailure, judge
 from drfd.devices.gpus import GPU
 from drfd.host.disks import Disk, rates_by_device
 from drfd.launcher import protocol

@@ -43,7 +43,7 @@ from drfd.core.scheduling.waits import Wait
 from drfd.core.usage import MEASURES, Curve, Point
 from drfd.devices.gpus import GPU
 from drfd.journal.arrays import TaskCounts
-from drfd.payload.raw_bytes import carried
+from drfd.payload.pack import carried
 from drfd.protocol import replies
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ cgroupspy 0.2.3 lacks. Version 2: of cgroupspy 0.2.3 only the descriptors serve;
 file types know version 1 alone, and fail on "max" and on nested keys.
 
 Counters are data (`Counter`): a job's runner puts their numbers on record at the end, and the
-controller judges these (`drfd.daemon.launcher_link.counters`).
+controller judges these (`drfd.daemon.launcher_link.failures`).
 """
 
 from __future__ import annotations

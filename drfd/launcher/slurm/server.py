@@ -46,13 +46,12 @@ from drfd.launcher.protocol import (
 from drfd.launcher.runner.shortage import JOB, LAUNCHER, MACHINE, SPACE, Shortage, failure
 from drfd.launcher.slurm import mapping
 from drfd.launcher.slurm.commands import Answer, Commands
-from drfd.launcher.slurm.list_times import ListTimes
 from drfd.launcher.slurm.mapping import Name, SlurmJob
-from drfd.launcher.slurm.node_watch import NodeWatch
+from drfd.launcher.slurm.node_watch import ListTimes, NodeWatch
 from drfd.launcher.slurm.start_notes import StartNotes
 from drfd.launcher.slurm_root.requests import END, JOBS, RESUME, SIGNAL, SUBMIT, SUSPEND
 from drfd.launcher.system import process
-from drfd.linux.descriptors import opened
+from drfd.linux.kernel_files import opened
 from drfd.linux.sealed import seal
 
 log = logging.getLogger("drfd.launcher")

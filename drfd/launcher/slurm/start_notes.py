@@ -19,7 +19,7 @@ from pathlib import Path
 
 from drfd.common.units import is_number
 from drfd.launcher.slurm.mapping import Name, read_name, read_parts
-from drfd.linux.descriptors import opened
+from drfd.linux.kernel_files import opened
 
 #: Seconds for which the note of an attempt is kept that is not known any more. slurmctld forgets
 #: some seconds of what it did; an old copy of its state may know less.

@@ -43,7 +43,7 @@ from drfd.launcher.signatures import SigningKeys, is_signed
 from drfd.launcher.slurm_root import requests, words
 from drfd.launcher.slurm_root.requests import RootAnswer, RootRequest
 from drfd.launcher.system.nobody import without_rights
-from drfd.linux.descriptors import opened
+from drfd.linux.kernel_files import opened
 from drfd.linux.sealed import NotSealed, read_sealed, receive, sealed_size
 from drfd.linux.service import Service
 from drfd.payload.signature import MAX_BYTES

@@ -32,7 +32,7 @@ from functools import partial
 
 from drfd.launcher.attempt_files import Key
 from drfd.launcher.system.background import BackgroundWork
-from drfd.linux.descriptors import opened
+from drfd.linux.kernel_files import opened
 from drfd.payload.signature import open_roots
 
 #: Directory of the attempt → what it covers. The launcher makes the directories.

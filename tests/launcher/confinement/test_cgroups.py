@@ -15,7 +15,7 @@ import pytest
 from cgroupspy.controllers import Controller
 from msgspec.structs import replace
 
-from drfd.daemon.launcher_link.counters import judge
+from drfd.daemon.launcher_link.failures import judge
 from drfd.launcher.attempt_files import Records
 from drfd.launcher.confinement import cgroup_files, cgroup_v2, cgroups, processes
 from drfd.launcher.confinement import cores as cores_module

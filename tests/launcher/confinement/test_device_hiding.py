@@ -17,8 +17,7 @@ from hypothesis import strategies as some
 from drfd.launcher.confinement import device_hiding
 from drfd.launcher.confinement.cgroup_files import find_own, find_unified
 from drfd.launcher.confinement.cgroup_v2 import CgroupV2
-from drfd.launcher.confinement.device_hiding import HiddenByBpf, HiddenByController
-from drfd.launcher.confinement.device_program import device_program
+from drfd.launcher.confinement.device_hiding import HiddenByBpf, HiddenByController, device_program
 from drfd.launcher.confinement.interface import LimitFailed, Prepared
 from drfd.launcher.protocol import AttemptLimits, Devices
 from drfd.linux import syscalls

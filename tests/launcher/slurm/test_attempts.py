@@ -20,7 +20,7 @@ from drfd.launcher import attempt_files, protocol
 from drfd.launcher.attempt import AttemptState
 from drfd.launcher.attempt_files import Key
 from drfd.launcher.protocol import Control, ControlOrder, LaunchOrder, ListOrder, RemoveFilesOrder
-from drfd.launcher.slurm import list_times, server
+from drfd.launcher.slurm import node_watch, server
 from drfd.launcher.slurm.commands import Answer, Commands
 from drfd.launcher.slurm.mapping import Name
 from drfd.launcher.slurm.server import SlurmLauncher
@@ -182,7 +182,7 @@ class Nodes(RuleBasedStateMachine):
         super().__init__()
         self.patch, self.clock = pytest.MonkeyPatch(), Clock()
         time: Any = SimpleNamespace(monotonic=self.clock, time=self.clock)
-        for module in (server, list_times, attempt_files):
+        for module in (server, node_watch, attempt_files):
             self.patch.setattr(module, "time", time)
         self.descriptors = len(os.listdir("/proc/self/fd"))
         self.directory = tempfile.TemporaryDirectory()

@@ -10,7 +10,6 @@ from drfd.common.errors import Refused
 from drfd.common.units import parse_size
 from drfd.launcher.protocol import EVERY_DISK, DiskLimit
 from drfd.launcher.slurm import mapping
-from drfd.launcher.slurm.list_times import ListTimes
 from drfd.launcher.slurm.mapping import (
     Name,
     SlurmJob,
@@ -21,6 +20,7 @@ from drfd.launcher.slurm.mapping import (
     read_jobs,
     read_nodes,
 )
+from drfd.launcher.slurm.node_watch import ListTimes
 from drfd.launcher.slurm.start_notes import StartNotes
 from drfd.launcher.slurm_root.preparation import without_slurms
 from drfd.launcher.slurm_root.words import comment_of, submit_env, submit_words
