@@ -625,7 +625,7 @@ SENTENCES: list[tuple[Wait, str]] = [
      "needs 8 cores, 3 free; job 2 (bob) holds 4 until T+3800s at the latest; "
      "lab/bob, carol, dave and 1 more have less and go first"),
     (WouldBeServedFirst((short("cores", 8000, 3000),), ("root.alice",), 1, have_less=False),
-     "needs 8 cores, 3 free; alice goes first by fair share"),
+     "needs 8 cores, 3 free; alice goes first and stays within its share; this job would not"),
     # Reservations.
     (ReservedFirst((short("cores", 8000, 3000),), "7", "alice", 1),
      "needs 8 cores, 3 free; job 7 (alice) has a reservation and comes first"),

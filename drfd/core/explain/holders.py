@@ -294,7 +294,7 @@ def _pass_after(
     others = {path for each in queues for path in path_up(each)} - {*path_up(case.leaf)}
     past_usage = dict.fromkeys(others, 0.0)
     tables = LeafTables(
-        queues=queues, gates=ledger.queues, used={}, shares=shares, past_usage=past_usage
+        queues=queues, all_queues=ledger.queues, used={}, shares=shares, past_usage=past_usage
     )
     context = plan.pass_context
     if context is not None:

@@ -1,6 +1,6 @@
-"""Why a job waits: the first gate that is closed for it, in view of the last pass.
+"""Why a job waits: what the first check finds that finds something, in view of the last pass.
 
-A gate here is a function that returns the reason (`core.scheduling.waits`), or None. What a pass
+A check is a function that returns the reason (`core.scheduling.waits`), or None. What a pass
 decides is read from its plan (`Plan.closed_gate`); what keeps a job out of the queues, or stops all
 starts, is read from the ledger.
 """
@@ -19,7 +19,7 @@ from drfd.core.ledger.ledger import Ledger
 from drfd.core.model import events as ev
 from drfd.core.model.calendar import length_s
 from drfd.core.model.job import ROOT, Job, JobState, RequiredOutcome
-from drfd.core.model.machine import FreeResources, Vector, fits, minus, short_axes
+from drfd.core.model.machine import FreeResources, Vector, minus, short_axes
 from drfd.core.scheduling import waits
 from drfd.core.scheduling.backfill import NoRoom
 from drfd.core.scheduling.policies import Plan
@@ -40,11 +40,11 @@ def explain_wait(
     `can_launch` says whether the launcher is connected. `name_of` returns the label of a job that
     has left the ledger. `label` stands in commands for a job that represents tasks of an array."""
     demand = ledger.wanted(job)
-    gates = CONDITIONS if demand is None else BEFORE_PASS if last is None else GATES
+    checks = CONDITIONS if demand is None else BEFORE_PASS if last is None else CHECKS
     otherwise = None if demand is None else waits.NextPass()
     known = last or Plan(free=FreeResources(()))
     case = Case(job, demand or (), ledger, known, rules, can_launch, name_of, label or job.label)
-    return next((found for gate in gates if (found := gate(case)) is not None), otherwise)
+    return next((found for check in checks if (found := check(case)) is not None), otherwise)
 
 
 # -- conditions other than resources ---------------------------------------------------------------
@@ -192,7 +192,7 @@ def window(case: Case) -> Wait | None:
 def beyond_limit(case: Case) -> Wait | None:
     """Return the limit within which the job does not fit even alone, or None."""
     job, ledger, rules = case.job, case.ledger, case.rules
-    if fits(case.demand, rules.shares.most(case.leaf)):
+    if rules.shares.fits_alone(case.leaf, case.demand):
         return None
     now_s, calendar = ledger.latest_pass_s, ledger.calendar
     ever = limit_ever(rules, calendar, case.leaf, case.demand, now_s)
@@ -290,7 +290,7 @@ def external_use(case: Case) -> Wait | None:
 
 def _without_room(case: Case, path: str) -> Wait | None:
     """Return what takes the room at the node that the job lacks."""
-    job, plan, found = case.job, case.plan, case.plan.no_room
+    job, plan, found = case.job, case.plan, case.plan.told_without_room
     key = case.leaf, case.demand, case.ledger.allocated
     # A suspended job holds something itself.
     if job.state is not JobState.PENDING:
@@ -322,14 +322,14 @@ def _too_little(case: Case) -> Wait:
     return found or waits.TooLittleFree(blame.shortfalls)
 
 
-#: The gates of a job that waits for a condition, those of other jobs before their first pass, and
-#: all gates of other jobs. The first closed one is the reason.
+#: The checks of a job that waits for a condition, of other jobs before their first pass, and of
+#: other jobs. The first that finds something has the reason.
 CONDITIONS = (held, unmet)
 BEFORE_PASS = (
     *(drained, launcher_away, machine_short, unknown_node, beyond_machine, nodes_closed),
     *(beyond_limit, window, count_limit),
 )
-GATES = (*BEFORE_PASS, closed_in_pass)
+CHECKS = (*BEFORE_PASS, closed_in_pass)
 
 
 # -- why nobody knows when a job starts ------------------------------------------------------------

@@ -285,6 +285,10 @@ class FairShare:
                 most = tuple([top if bound is None else min(top, bound) for top, bound in pairs])
         return most
 
+    def fits_alone(self, leaf: str, demand: Vector) -> bool:
+        """Return whether the present limits let the leaf hold a demand when it holds nothing."""
+        return fits(demand, self.most(leaf))
+
     def dominant_share(self, used: Vector) -> Fraction:
         return max(self._shares(used), default=ZERO)
 

@@ -3,10 +3,10 @@
 A queue is in the order of priority and then of submission. The jobs of a leaf with one demand
 vector form a line, of which a pass looks at the first job only.
 
-The jobs of a line are in classes, which are alike for the gates: whether one more task of the array
+The jobs of a line are in classes, each with the same bounds: whether one more task of the array
 may run, one more job of the group, and a job of this length before the next maintenance window
-(`Queues.is_open`). A class with a blocked gate is in no queue. A pass counts what it starts, and
-asks the gates again.
+(`Queues.is_open`). A class that a bound keeps from starting is in no queue. A pass counts what it
+starts, and looks at the bounds again.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ AtOnce = tuple[Limited, int]
 
 
 class JobClass(NamedTuple):
-    """What the gates ask of a waiting job."""
+    """The bounds on the start of a waiting job that do not depend on what is free."""
 
     #: For how many seconds it runs at most.
     length_s: int = 0
@@ -140,7 +140,7 @@ class Line(dict[JobClass, JobsOfClass]):
         self._first: dict[JobClass, Entry] = {}
 
     def add(self, entry: Entry) -> None:
-        """Add a job for which no gate is ever closed."""
+        """Add a job that no bound ever keeps from starting."""
         alike = self.get(JobClass(), JobsOfClass())
         alike.add((*entry, entry[1]), (entry[1], entry[1]))
         self.put(JobClass(), alike)
@@ -191,8 +191,8 @@ class Changes:
 
 class Queues(dict[str, LeafQueue]):
     """Queues of jobs that wait to start or to go on, by leaf; a leaf without any is absent, and so
-    are classes for which a gate is closed. While the limit of an array or group leaves room, all of
-    the class are in a queue; `within_limits` has as many as may start."""
+    are classes that a bound keeps from starting. While the limit of an array or group leaves room,
+    all of the class are in a queue; `within_limits` has as many as may start."""
 
     def __init__(self, arrays: ArrayStates | None = None, changes: Changes | None = None) -> None:
         super().__init__()
@@ -216,8 +216,8 @@ class Queues(dict[str, LeafQueue]):
         place = self._place(job, wanted)
         if place not in self.all:
             self.all[place] = JobsOfClass()
-            for gate in _gates(place):
-                self._places[gate].add(place)
+            for bound in _bounds_of(place):
+                self._places[bound].add(place)
         first, last = ids or (job.id, job.id)
         among = first, last
         if job.array_id is not None:
@@ -230,10 +230,10 @@ class Queues(dict[str, LeafQueue]):
         self.all[place].remove(entry_of(job))
         if not self.all[place]:
             del self.all[place]
-            for gate in _gates(place):
-                self._places[gate].remove(place)
-                if not self._places[gate]:
-                    del self._places[gate]
+            for bound in _bounds_of(place):
+                self._places[bound].remove(place)
+                if not self._places[bound]:
+                    del self._places[bound]
         self._settle([place])
 
     def count_running(self, job: Job, sign: int) -> None:
@@ -288,7 +288,7 @@ class Queues(dict[str, LeafQueue]):
         return spec.leaf, wanted, JobClass(length_s(job), tuple(limits))
 
     def _settle(self, places: Iterable[Place]) -> None:
-        """Let classes be in the queues of their leaves if all gates are open for them."""
+        """Let classes be in the queues of their leaves if their bounds let them start."""
         for leaf, demand, cls in places:
             self._changes.leaves.setdefault(leaf, set()).add(demand)
             alike = self.all.get((leaf, demand, cls))
@@ -313,7 +313,7 @@ class Queues(dict[str, LeafQueue]):
         leaf, demand, (_, limits) = self._place(job, wanted)
         places = {place for key, _ in limits for place in self._places.get(key, ())}
         for (_, first, last), limit in self._walk(
-            place for place in places if place[:2] == (leaf, demand) and self._is_short(place)
+            place for place in places if place[:2] == (leaf, demand) and self._ends_in_time(place)
         ):
             if limit in limits:
                 # The next tasks of an array that may run more may wait for their group.
@@ -323,11 +323,11 @@ class Queues(dict[str, LeafQueue]):
         return None
 
     def is_shut_out(self, job: Job, wanted: Vector) -> bool:
-        """True if a gate is closed for a waiting job. `wanted` is its demand."""
+        """True if a bound keeps a waiting job from starting. `wanted` is its demand."""
         return self.is_held_back(job) or self.limit_of(job, wanted) is not None
 
     def within_limits(self, leaf: str) -> Iterator[tuple[Run, Vector]]:
-        """Yield the jobs of a leaf for which no gate is closed, with their demands, in order."""
+        """Yield the jobs of a leaf that their bounds let start, with their demands, in order."""
         queue = self.get(leaf, {})
 
         def begin(demand: Vector) -> Iterator[tuple[Run, Vector]]:
@@ -342,16 +342,16 @@ class Queues(dict[str, LeafQueue]):
         lines = defaultdict[tuple[str, Vector], set[Place]](set)
         for key, places in self._places.items():
             for place in places if isinstance(key, tuple) else ():
-                if self._is_short(place):
+                if self._ends_in_time(place):
                     lines[place[:2]].add(place)
         yield from merge(*map(self._beyond, lines.values()))
 
     def held_back(self) -> set[str]:
         """Return the leaves of which jobs are held back for a maintenance window."""
         places = self.all if self.longest_s < inf else ()
-        return {place[0] for place in places if not self._is_short(place)}
+        return {place[0] for place in places if not self._ends_in_time(place)}
 
-    def _is_short(self, place: Place) -> bool:
+    def _ends_in_time(self, place: Place) -> bool:
         return place[2].length_s <= self.longest_s
 
     def _within(self, places: Iterable[Place]) -> Iterator[Run]:
@@ -401,7 +401,7 @@ def _merged(
             break
 
 
-def _gates(place: Place) -> list[Limited | int]:
+def _bounds_of(place: Place) -> list[Limited | int]:
     _, _, (length, limits) = place
     return [length, *[key for key, _ in limits]]
 

@@ -4,8 +4,11 @@ A gate returns why no job of a demand may start below a leaf now, as the reason 
 a rule is a module with a gate and its reason, and a line of `gates_of`: a pass asks all of them,
 explanations ask them again of what the pass has left, and where a reason says when the gate opens
 (`Wait.opens_s`), the next pass is made then, in a forecast too. Room and reservations are asked
-after them (`Backfill.closed_gate`), and what differs between jobs of one demand keeps their class
-out of the queues (`core.ledger.queue`).
+after them (`Backfill.closed_gate`). Preemption asks none.
+
+What is no such rule: what differs between jobs of one demand keeps their class (`JobClass`) out of
+the queues (`core.ledger.queue`), and what stops every start is a fact of the ledger, which
+`schedule` looks at before it begins a pass.
 """
 
 from __future__ import annotations

@@ -93,6 +93,7 @@ class Plan:
     is_cut: bool = False
     #: The time at which the next pass may decide otherwise even if nothing happens before (Unix
     #: time), or None: a pause ends, a gate opens (`Wait.opens_s`), or see `_DrfPass.next_pass_s`.
+    #: Changes of the calendar come besides (`Calendar.next_s`).
     next_pass_s: float | None = field(default=None, compare=False)
     #: The reservations for big jobs, in order; the next pass gets them.
     reservations: tuple[Reservation, ...] = ()
@@ -105,7 +106,7 @@ class Plan:
     pass_context: PassContext | None = field(default=None, compare=False)
     #: Why jobs wait for which there is no room, by leaf, demand and what all jobs hold, which only
     #: shrinks before the next plan: a list of 15,000 jobs of ten users takes 0.5 s for 19.
-    no_room: dict[tuple[str, Vector, Allocation], Wait | None] = field(
+    told_without_room: dict[tuple[str, Vector, Allocation], Wait | None] = field(
         default_factory=dict, init=False, compare=False
     )
 
@@ -369,7 +370,7 @@ class _DrfPass(_Pass):
             kind = self._scope(leaf), demand
             if (
                 path is not None
-                and fits(demand, self.wait_index.shares.most(leaf))
+                and self.wait_index.shares.fits_alone(leaf, demand)
                 and kind not in never_fitting
                 and not self.backfill.is_reserved(job_id, path)
                 and leaf not in self._indebted
@@ -390,7 +391,7 @@ class _DrfPass(_Pass):
                 continue
             if not self.wait_index.is_open(leaf, (entry, demand)):
                 continue
-            if not fits(demand, self.wait_index.shares.most(leaf)):
+            if not self.wait_index.shares.fits_alone(leaf, demand):
                 # Its limits have become smaller than the job, perhaps for some hours.
                 continue
             if self.backfill.closed_gate(demand, job_id, leaf) is None:
@@ -602,7 +603,7 @@ class _DrfPass(_Pass):
         path = self.share_tree.reached_limit(leaf, demand)
         if (
             path is not None
-            and fits(demand, self.wait_index.shares.most(leaf))
+            and self.wait_index.shares.fits_alone(leaf, demand)
             and self.backfill.may_add(path)
             and not self.backfill.is_reserved(job_id, path)
         ):
@@ -723,7 +724,7 @@ class _BaselinePass(_Pass):
             and (leaf := turns.first()) is not None
         ):
             head = self.wait_index.leads(leaf) if is_strict else self.first_start(leaf)
-            if head is None or not fits(head[1], self.wait_index.shares.most(leaf)):
+            if head is None or not self.wait_index.shares.fits_alone(leaf, head[1]):
                 turns.drop(leaf)
                 continue
             (_, job_id), demand = head

@@ -332,8 +332,8 @@ def schedule(
     """Return the plan of one pass. `wait_index` must have been notified of every change since the
     last one."""
     free, now_s = free_of(ledger, rules, pass_context.external), pass_context.now_s
-    pause_s = pause_end_s(ledger.pause, now_s)
-    pause = None if ledger.pause is None or pause_s is None else MachineShort(ledger.pause)
+    is_paused = pause_end_s(ledger.pause, now_s) is not None
+    pause = MachineShort(ledger.pause) if ledger.pause is not None and is_paused else None
     if ledger.draining or pause is not None:
         # Reservations are renewed when launches go on.
         before = pass_context.before
@@ -343,7 +343,7 @@ def schedule(
             reservations=before,
             debts=debts,
             pause=pause,
-            next_pass_s=pause_s,
+            next_pass_s=None if pause is None else pause.opens_s,
         )
     pass_input = PassInput(
         wait_index=wait_index,
@@ -392,7 +392,7 @@ def build_wait_index(
     return WaitIndex(
         LeafTables(
             queues=ledger.queues,
-            gates=ledger.queues,
+            all_queues=ledger.queues,
             used=ledger.used,
             shares=rules.shares,
             past_usage=past_usage,

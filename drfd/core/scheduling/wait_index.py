@@ -44,8 +44,8 @@ class LeafTables:
     #: The resources that each leaf holds.
     used: Mapping[str, Vector]
     shares: FairShare
-    #: What closes gates while a pass runs: all queues, also where an explanation looks at a few.
-    gates: Queues = field(default_factory=Queues)
+    #: Where limits of arrays and groups are counted, also where an explanation looks at few queues.
+    all_queues: Queues = field(default_factory=Queues)
     #: The decayed usage of each node, which decides ties; see `core.fairness.service_order`.
     past_usage: Mapping[str, float] = field(default_factory=dict)
     #: The resources of recently ended short jobs by leaf, which count as held, but not against
@@ -193,16 +193,16 @@ class WaitIndex:
             turns.drop(leaf)
 
     def take(self, leaf: str, head: Head, pass_context: PassContext) -> bool:
-        """Enter a job that the pass has admitted. Returns whether gates have closed for jobs of
-        other leaves."""
+        """Enter a job that the pass has admitted. Returns whether limits are reached now for
+        jobs of other leaves."""
         entry, demand = head
-        changed, gates = {leaf: {demand}}, self.tables.gates
+        changed, queues = {leaf: {demand}}, self.tables.all_queues
         self._admitted.add(entry[1])
         cls = self._class_of(leaf, head)
         self._taken[leaf, demand, cls] += 1
         for key, _ in cls.limits:
             self._started[key] += 1
-            for path, asks, _ in gates.closed_by(key, gates.running[key] + self._started[key]):
+            for path, asks, _ in queues.closed_by(key, queues.running[key] + self._started[key]):
                 if path in self.heads:
                     changed.setdefault(path, set()).add(asks)
         held, recent = self._held[leaf]
@@ -224,12 +224,12 @@ class WaitIndex:
         return JobClass() if line is None else line.class_of(entry)
 
     def is_open(self, leaf: str, head: Head) -> bool:
-        """Return whether no gate has closed in this pass for a job in a queue."""
-        return self.tables.gates.is_open(self._class_of(leaf, head), self._started)
+        """Return whether no limit of its class is reached in this pass for a job in a queue."""
+        return self.tables.all_queues.is_open(self._class_of(leaf, head), self._started)
 
     def count(self, leaf: str, demand: Vector) -> int:
-        """Return how many more jobs of a leaf that have this demand the gates let start."""
-        found, room = 0, self.tables.gates.room
+        """Return how many more jobs of a leaf that have this demand its limits let start."""
+        found, room = 0, self.tables.all_queues.room
         for cls, alike in self.tables.queues[leaf][demand].items():
             left = len(alike) - self._taken[leaf, demand, cls]
             found += min([left, *[room(limit, self._started) for limit in cls.limits]])
@@ -389,7 +389,8 @@ class WaitIndex:
             if first is None:
                 continue
             self._firsts[place] = first
-            if self.tables.gates.is_open(cls, self._started) and (found is None or first < found):
+            is_open = self.tables.all_queues.is_open(cls, self._started)
+            if is_open and (found is None or first < found):
                 found, self._classes[first] = first, cls
         return found
 

@@ -117,7 +117,8 @@ class Wait(Struct, frozen=True):
 
 
 class HeldBy(Wait, frozen=True):
-    """The owner or an administrator holds the job, or keeps it suspended (then `SUSPENDED`)."""
+    """The owner or an administrator holds the job, or keeps it suspended: then its state is
+    SUSPENDED."""
 
     code = "HELD"
     says = "{0.did} by {0.by}; {0.remedy} lets it go"
@@ -266,7 +267,7 @@ class LauncherAway(Wait, frozen=True):
 
 
 class NextPass(Wait, frozen=True):
-    """The job starts with the next scheduling pass, or when the launcher is back."""
+    """The job starts with the next scheduling pass."""
 
     code = "STARTING_SOON"
     says = "starts with the next pass"
@@ -571,7 +572,8 @@ class PathLimit(Wait, frozen=True):
 
     def columns(self) -> Columns:
         free = ResourceShortage(self.axis, self.needed, max(0, self.limit - self.held))
-        return Columns(f"limit of {_axis_name(self.axis)}", show_path(self.path), free)
+        what = f"limit of {_axis_name(self.axis)}"
+        return Columns(what, show_path(self.path), free, self.until_s)
 
 
 #: The number of resources of which the sentence tells who holds them.
@@ -670,8 +672,12 @@ class WouldBeServedFirst(TooLittleFree, frozen=True):
         if self.count > len(names):
             names.append(f"{self.count - len(names)} more")
         who = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-        has, goes = ("has", "goes") if len(names) == 1 else ("have", "go")
-        rule = f"{has} less and {goes} first" if self.have_less else f"{goes} first by fair share"
+        has, goes, stays, its = ("has", "goes", "stays", "its")
+        if len(names) > 1:
+            has, goes, stays, its = ("have", "go", "stay", "their")
+        rule = f"{has} less and {goes} first"
+        if not self.have_less:
+            rule = f"{goes} first and {stays} within {its} share; this job would not"
         return f"{super().text()}; {who} {rule}"
 
     def columns(self) -> Columns:
