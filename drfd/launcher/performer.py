@@ -125,7 +125,7 @@ class Performer(ABC, Generic[_Each]):
             pauses = (pause_s for each in timed if (pause_s := each.pause_s()) is not None)
             for chosen, _ in self._selector.select(min(pauses, default=None)):
                 # An earlier handler of this round may have closed the descriptor.
-                if chosen.fd in self._selector.get_map():
+                if self._selector.get_map().get(chosen.fd) is chosen:
                     chosen.data()
             turn()
             self.port.flush()

@@ -24,7 +24,7 @@ from drfd.launcher.runner.runner import Runner
 TURN_S = 0.005
 #: Seconds that work on one attempt takes at most where its processes stand still at once, and how
 #: much longer than slower work its user's next one waits.
-_SLOW_S, _PAUSES = 0.004, 3
+_SLOW_S, _PAUSES = 0.004, 19
 #: First and longest pause between two tries to freeze an attempt, and to kill or remove one, in
 #: seconds.
 FREEZE_PAUSES_S, KILL_PAUSES_S = (0.02, 1.0), (0.002, 1.0)

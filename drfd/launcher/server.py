@@ -458,7 +458,8 @@ class Launcher(Performer[LocalAttempt]):
             attempt_fd = attempt_files.create(self.attempts_fd, key, created)
             try:
                 reach("launch.before-cgroup")
-                prepared = self.confinement.create(key, order.limits, order.devices)
+                gid = account[0].pw_gid
+                prepared = self.confinement.create(key, order.limits, order.devices, gid)
                 if not is_notice:
                     self._spaces.make(space)
                 reach("launch.before-fork")

@@ -29,7 +29,7 @@ FILES = {path.name: path.read_text() for path in (ROOT / "systemd").iterdir()}
 #: and keyring are not among these: each job has its own, set for it.
 SANDBOX = re.compile(
     r"^(Private|Protect|Restrict(?!Prevent)|SystemCall|NoNewPrivileges|Lock|MemoryDeny|Capability"
-    r"|Ambient|Limit(?!CORE)|Nice|CPU|IO|Environment|User|Group|DynamicUser|Root|ReadOnly|Inaccess)"
+    r"|Ambient|Limit(?!CORE)|Nice|CPU|IO|User|Group|DynamicUser|Root|ReadOnly|Inaccess)"
 )
 #: What works by cgroup, so that jobs would have it from the unit that they live in.
 BY_CGROUP = re.compile(r"^(IPAddress|Device|PrivateDevices|Memory(?!Deny)|CPU|IO|Socket(Bind)?)")

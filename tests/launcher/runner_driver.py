@@ -75,7 +75,7 @@ class Made(Unconfined):
         with open(f"{directory}/top") as file:
             self._top = file.read()
 
-    def create(self, key: object, limits: AttemptLimits, devices: Devices) -> Prepared:
+    def create(self, key: object, limits: AttemptLimits, devices: Devices, gid: int) -> Prepared:
         return Prepared(makes=2)
 
     def plan(self, *of: object, is_pinned: bool) -> CgroupPlan:
@@ -127,7 +127,7 @@ def start(request: dict) -> int:
     }
     directory = os.open(request["attempts"], os.O_RDONLY)
     key = (order.id, order.attempt)
-    prepared = confinement.create(key, order.limits, Devices())
+    prepared = confinement.create(key, order.limits, Devices(), os.getgid())
     attempt_fd = attempt_files.create(directory, key, created)
     os.close(directory)
     bell = request["bell"] or "/dev/null"

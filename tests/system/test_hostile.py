@@ -577,6 +577,29 @@ def test_a_job_cannot_leave_its_cgroups_and_leaves_nothing_behind(instance, user
     assert instance.cgroups() == []
 
 
+def test_a_job_reads_its_limits_and_nobody_else_enters_its_cgroups_or_lists_any(instance, users):
+    """Who lists a directory can keep it locked for ever (getdents(2) into a page of FUSE), and who
+    enters it can make its removal take seconds."""
+
+    def tries(user: pwd.struct_passwd, *words: object) -> str:
+        done = subprocess.run(
+            [*map(str, words)], capture_output=True, text=True,
+            user=user.pw_uid, group=user.pw_gid, extra_groups=[],
+        )  # fmt: skip
+        return done.stdout.strip() or done.stderr.strip().rpartition(": ")[2]
+
+    job_id = instance.submit("-m", "64M", "--", "sleep", "600", user=users[0].pw_uid, cwd="/")
+    instance.wait_state(job_id, "RUNNING")
+    names = "memory.limit_in_bytes", "memory.max"
+    (limit,) = [
+        file for each in instance.cgroups() for name in names if (file := Path(each, name)).exists()
+    ]
+    assert [tries(user, "cat", limit) for user in users[:2]] == [str(64 << 20), "Permission denied"]
+    for directory in limit.parents[:3]:
+        assert tries(users[0], "ls", directory) == "Permission denied"
+    instance.drf("cancel", job_id)
+
+
 def test_a_runner_that_is_stopped_or_killed_harms_its_own_job_alone(instance):
     """As its user can do it where drfd runs as that user."""
     jobs = [instance.submit("-c", "1", "--", "sleep", "600") for _ in range(3)]

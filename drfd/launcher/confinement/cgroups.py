@@ -67,9 +67,12 @@ from drfd.launcher.system import process
 from drfd.launcher.system.files import put, unless_gone
 from drfd.linux.device_nodes import DeviceNode
 
-#: Number of groups beyond which those without attempts are removed before another one is made. Up
-#: to it they stay, so that a user's next job finds its group.
-_MOST_GROUPS = 200
+#: Modes of the directories: their files can be read by name, as programs do that ask for their
+#: limits, but who can list one can keep it locked for as long as they like, and nothing is made or
+#: removed there meanwhile (getdents(2) into a page of their own FUSE file). Only a user's own group
+#: may enter the user's directory: each name that is asked for and is not there, perhaps a million,
+#: takes time when a directory is removed (negative dentries, fs/dcache.c).
+_MODE, _USERS_MODE = 0o711, 0o710
 #: How often what a process forks meanwhile is put where the process is. It is frozen, so this
 #: ends at the second time, but for processes that wait for a disk and so are not frozen yet.
 _GATHER_TRIES = 16
@@ -101,6 +104,8 @@ class Cgroups(Confinement):
         self._places: dict[Key, str] = {}
         self._parts: dict[str, int] = {}
         for top in self._tops:
+            with suppress(PermissionError):
+                os.chmod(top, _MODE)
             self._places |= cgroups_of(top)[0]
         #: The groups that this launcher has made, or completed after another one.
         self._groups = set[str]()
@@ -130,12 +135,12 @@ class Cgroups(Confinement):
     def cgroup_path(self, key: Key, groups: Sequence[str]) -> str | None:
         return "/".join((self._group, *groups, cgroup_name(key)))
 
-    def create(self, key: Key, limits: AttemptLimits, devices: Devices) -> Prepared:
+    def create(self, key: Key, limits: AttemptLimits, devices: Devices, gid: int) -> Prepared:
         has_quota = "cpu" in self._mounts
         if not has_quota:
             self._affinity.choose(key, limits)
         try:
-            self._open_groups(limits.groups)
+            self._open_groups(limits.groups, gid)
             self._places[key] = "/".join((*limits.groups, cgroup_name(key)))
             reach("launch.before-limits")
             is_pinned, is_made = False, self.hides_in_place and bool(devices.hidden)
@@ -341,18 +346,20 @@ class Cgroups(Confinement):
     def _open(self, top: str, group: str) -> None:
         """Let the cgroup of a group below `top` have cgroups. Raises OSError."""
 
-    def _open_groups(self, groups: Sequence[str]) -> None:
-        """Make those of these groups that are missing. Raises JobGroupGone, OSError."""
+    def _open_groups(self, groups: Sequence[str], gid: int) -> None:
+        """Make those of these groups that are missing: pools, and in them that of the user, whose
+        own group is `gid`. They stay as long as the launcher. Raises JobGroupGone, OSError."""
         above = [*accumulate(groups, "{}/{}".format)]
         if self._groups.issuperset(above):
             return
-        if len(self._groups) > _MOST_GROUPS:
-            self._remove_groups()
         missing = [group for group in above if group not in self._groups]
         for top in self._tops:
             for group in missing:
                 with suppress(FileExistsError):
                     _make(f"{top}/{group}")
+                if group == above[-1]:
+                    os.chown(f"{top}/{group}", -1, gid)
+                    os.chmod(f"{top}/{group}", _USERS_MODE)
                 self._open(top, group)
         self._groups.update(missing)
         for group in missing:
@@ -412,7 +419,7 @@ def _make(directory: str) -> None:
     """Make a cgroup, which must not be there: stale limits and peaks are not to be reused. Raises
     JobGroupGone, OSError."""
     try:
-        os.mkdir(directory)
+        os.mkdir(directory, _MODE)
     except FileNotFoundError:
         raise _gone(os.path.dirname(directory)) from None
 

@@ -178,7 +178,7 @@ class HiddenByController:
         hierarchy of others. Raises LimitFailed, OSError."""
         directory = f"{self._made()}/{place}"
         for directory in self.directories(key):
-            os.mkdir(directory)
+            os.mkdir(directory, 0o700)
         _deny(directory, hidden)
 
     def leftovers(self) -> list[Key]:
@@ -196,7 +196,7 @@ class HiddenByController:
         OSError."""
         if self.parent is None:
             raise LimitFailed(f"{_CANNOT}: drfd sees no devices controller of cgroup v1")
-        os.makedirs(self.parent, exist_ok=True)
+        os.makedirs(self.parent, mode=0o700, exist_ok=True)
         return self.parent
 
 

@@ -152,10 +152,10 @@ class Confinement(ABC):
         return frozenset()
 
     @abstractmethod
-    def create(self, key: Key, limits: AttemptLimits, devices: Devices) -> Prepared:
-        """Prepare the attempt's cgroups, which its runner makes: the launcher only where the job
-        has CPUs to itself, or those of others are, or devices are hidden. Raises JobGroupGone, and
-        LimitFailed, also if a device cannot be hidden."""
+    def create(self, key: Key, limits: AttemptLimits, devices: Devices, gid: int) -> Prepared:
+        """Prepare the cgroups of an attempt of a user whose own group is `gid`. Its runner makes
+        them: the launcher only where the job has CPUs to itself, or those of others are, or devices
+        are hidden. Raises JobGroupGone, and LimitFailed, also if a device cannot be hidden."""
 
     def plan(
         self, key: Key, limits: AttemptLimits, devices: Devices, *, is_pinned: bool

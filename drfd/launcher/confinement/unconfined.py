@@ -51,7 +51,7 @@ class Unconfined(Confinement):
     def hiding(self) -> tuple[bool, str]:
         return False, f"devices cannot be hidden from jobs: {self._why}"
 
-    def create(self, key: Key, limits: AttemptLimits, devices: Devices) -> Prepared:
+    def create(self, key: Key, limits: AttemptLimits, devices: Devices, gid: int) -> Prepared:
         if devices.hidden:
             raise LimitFailed(self.hiding()[1])
         self._affinity.choose(key, limits)

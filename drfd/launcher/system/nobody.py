@@ -6,6 +6,7 @@ root's rights before it runs anything else.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -36,8 +37,10 @@ def _give_up_rights(load: Callable[[], object]) -> None:
     if os.getuid() == 0:
         try:
             drop_rights(NOBODY, NOBODY, [], load)
-        except OSError:
+        except OSError as error:
             # A container may have no other uid than root's.
+            if error.errno != errno.EINVAL:
+                raise
             syscalls.set_capabilities(syscalls.Capabilities(0, 0, 0))
     syscalls.set_no_new_privileges()
 

@@ -124,24 +124,13 @@ class PrivateSpaces:
                 os.chmod(each, 0o1777, dir_fd=fd)  # noqa: S103
 
     def remove(self, place: str | None) -> None:
-        """Remove an ended attempt's space: an empty one at once, a full one in another process, as
-        what is left of earlier ones."""
+        """Remove an ended attempt's space, in another process: also an empty directory takes the
+        kernel seconds if somebody has asked for a million names in it that are not there."""
         if place is None:
             return
         home, name = os.path.split(place)
-        above = self._open(home)
-        if above is None:
-            return
-        # An interrupted creation has made only some of the directories.
-        for each in (*(f"{name}/{inner}" for inner in COVERED), name):
-            try:
-                os.rmdir(each, dir_fd=above)
-            except FileNotFoundError:
-                continue
-            except OSError:
-                self._throw_away(home, name)
-                return
-        self._clean()
+        if self._open(home) is not None:
+            self._throw_away(home, name)
 
     def sweep(self, places: Set[str], usual: str | None) -> None:
         """Remove spaces of attempts that have no file any more, after a crash or a reboot: all but

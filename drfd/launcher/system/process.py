@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import selectors
@@ -16,6 +17,8 @@ from drfd.linux.kernel_files import get, get_record
 _FIELDS = 20
 #: Largest number of pidfds that are open at a time: all are listed again for so many.
 _HELD_AT_A_TIME = 512
+#: Errors of pidfd_open(2) for a process that has ended; the last two if a thread has its number.
+_NO_PROCESS = (errno.ESRCH, errno.ENOENT, errno.EINVAL)
 
 
 def is_readable(fd: int, within_s: float) -> bool:
@@ -161,8 +164,9 @@ def signal_those(pids: Collection[int], listed: Callable[[], Iterable[int]], *nu
             for pid in chosen[first : first + _HELD_AT_A_TIME]:
                 try:
                     held[pid] = os.pidfd_open(pid)
-                except ProcessLookupError:
-                    continue
+                except OSError as error:
+                    if error.errno not in _NO_PROCESS:
+                        raise
             gone = {*held}
             for pid in listed():
                 gone.discard(pid)

@@ -65,7 +65,7 @@ static void make_cgroups(const struct plan *plan)
 		fail("plan", 0, "");
 	for (unsigned long i = 0; i < plan->makes; i++) {
 		const char *path = plan->directories[--count];
-		long error = call(mkdirat, AT_FDCWD, path, 0777);
+		long error = call(mkdirat, AT_FDCWD, path, 0711);
 
 		if (error == -ENOENT)
 			quit(FAILED);
@@ -371,11 +371,10 @@ _Noreturn static void run_attempt(const struct plan *plan, int launched_fd, int 
 	said = await_ready(&start);
 	if (said != '+')
 		fail_start(&start, said);
-	release(&start);
 	if (plan->tells_start)
 		notice_go = fork_notice(plan, payload);
-	/* The user decides how long the exec takes. */
 	drop_rest(plan);
+	release(&start);
 	reach("runner.before-exec");
 	said = await_exec(&start, launched_fd);
 	if (said != '\0')

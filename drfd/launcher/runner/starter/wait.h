@@ -48,7 +48,7 @@ static long filter(int is_tested)
 		STEP(BPF_JMP | BPF_JEQ | BPF_K, 1, 0, ARCHITECTURE),
 		STEP(BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | EPERM),
 		STEP(BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, nr)),
-		ALLOW(read), ALLOW(pread64), ALLOW(write), ALLOW(fstat), ALLOW(statx),
+		ALLOW(read), ALLOW(pread64), ALLOW(write), ALLOW(statx),
 		ALLOW(ppoll), ALLOW(restart_syscall), ALLOW(wait4), ALLOW(kill), ALLOW(clock_gettime),
 		ALLOW(close), ALLOW(fgetxattr), ALLOW(exit_group),
 #ifdef FAILPOINTS
