@@ -13,7 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from core.worlds import CAROL, DAVE, change, of, pass_of, preemptions, start_s, why
-from drfd.core.decisions.stimuli import CancelAsked, DrainAsked, RemovedReport, ResumeAsked
+from drfd.core.decisions.stimuli import (
+    CancelAsked,
+    DrainAsked,
+    FrozenReport,
+    RemovedReport,
+    ResumeAsked,
+    SubmitAsked,
+)
 from drfd.core.explain.reasons import explain_wait
 from drfd.core.fairness.rules import Pool, Preempting, ReservationSettings, Rules
 from drfd.core.model import events as ev
@@ -40,6 +47,13 @@ from fakes import (
     rules,
 )
 from seeds import examples
+
+#: Jobs may be stopped as soon as they run.
+SOON = Preempting(exempt_s=0)
+
+
+def may_go(actor, cores, memory_gib=0, **more):
+    return of(actor, cores, memory_gib, preemptible=True, **more)
 
 
 @dataclass
@@ -193,6 +207,96 @@ def test_a_stored_reservation_of_a_job_that_has_started_is_dropped():
     assert machine.starts(102) == [other]
 
 
+@pytest.mark.parametrize(
+    ("asked", "passes"), [((0.9, 18), True), ((0.91, 0), False)], ids=["a tenth", "more"]
+)
+def test_a_job_passes_by_the_resources_that_the_reserved_one_needs(asked, passes):
+    """Alice's job needs 9 cores and no memory."""
+    machine = Machine()
+    machine.start(of(BOB, 5, 0, limit_s=1000), 0)
+    machine.submit(of(ALICE, 9, 0), 1)
+    assert machine.starts(31) == []
+    small = machine.submit(of(CAROL, *asked, limit_s=9000), 32)
+    assert machine.starts(32) == ([small] if passes else [])
+
+
+@pytest.mark.parametrize("is_drain", [True, False])
+def test_a_reservation_is_as_late_after_a_drain_or_a_restart_as_before(is_drain):
+    """Bob's job was expected to take an hour. Carol's would have ended before its next estimate."""
+    machine = Machine(replace(rules(), reserving=ReservationSettings(drain_after_s=1000)))
+    machine.start(of(BOB, 5, limit_s=None), 0)
+    reserved = machine.submit(of(ALICE, 9), 1)
+    assert machine.starts(31) == []
+    scheduler, ledger = machine.scheduler, machine.bench.ledger
+    if is_drain:
+        machine.bench.feed(DrainAsked(now(4000), True, ADMIN))
+        assert machine.starts(4000) == []
+        machine.bench.feed(DrainAsked(now(4100), False, ADMIN))
+    else:
+        stored = [each.kept for each in scheduler.reservations]
+        machine.scheduler = Scheduler(half_life_s=3600.0)
+        machine.scheduler.restore(stored, ledger, now(4000).at_s)
+    first, second = (machine.submit(of(CAROL, 2, limit_s=60), 4100) for _ in range(2))
+    assert machine.starts(4100) == [first, second]
+    machine.finish(second, 4160)
+    machine.submit(of(CAROL, 2, limit_s=60), 4601)
+    assert machine.starts(4601) == []
+    (kept,) = machine.scheduler.reservations
+    assert (kept.job_id, kept.due_s, kept.is_drain) == (reserved, now(3600).at_s, True)
+
+
+def test_a_drain_forgives_no_debt():
+    machine = Machine()
+    machine.start(of(CAROL, 5), 0)
+    machine.submit(of(BOB, 9), 0)
+    machine.submit(of(ALICE, 4, limit_s=9000), 1)
+    assert [machine.starts(at_s) for at_s in (30, 40)] == [[], []]
+    before = machine.scheduler.debts["root.bob"]
+    assert before.owed > 0
+    machine.bench.feed(DrainAsked(now(40), True, ADMIN))
+    assert machine.starts(40) == []
+    assert machine.scheduler.debts["root.bob"].owed == before.owed
+
+
+def test_what_a_frozen_job_has_given_back_is_kept_until_the_starving_job_has_all():
+    """It would go on itself, until the other one gives back its cores."""
+    machine = Machine(replace(rules(), preempting=replace(SOON, suspends=True)))
+    machine.start(of(ALICE, 5), 0)
+    victims = [machine.start(may_go(ALICE, 2), 0) for _ in range(2)]
+    starving = machine.submit(of(BOB, 4), 1)
+    assert machine.starts(1) == []
+    assert sorted(machine.starts(400)) == victims
+    for at_s, job_id, starts in ((401, victims[0], []), (402, victims[1], [starving])):
+        clock = now(at_s)
+        machine.bench.feed(FrozenReport(clock.at_s, job_id, 1, mono_s=clock.mono_s))
+        assert machine.starts(at_s) == starts
+
+
+@pytest.mark.parametrize(
+    ("ends", "estimate_s"), [("by itself", 2000), ("frozen for a while", 1400), ("cancelled", 3600)]
+)
+def test_estimates_rest_on_the_time_that_jobs_ran_which_ended_by_themselves(ends, estimate_s):
+    machine = Machine()
+    job_id = machine.start(of(BOB), 0)
+    if ends == "frozen for a while":
+        machine.bench.suspend(job_id, by=None, at_s=100)
+        assert machine.starts(400) == [job_id]
+    elif ends == "cancelled":
+        machine.bench.feed(CancelAsked(now(999), job_id, BOB))
+    machine.finish(job_id, 1000)
+    assert machine.scheduler.run_times.length_s(of(BOB, limit_s=None)) == estimate_s
+
+
+def test_a_changed_demand_of_an_array_is_reserved_for_and_not_the_one_before():
+    machine = Machine()
+    machine.start(of(BOB, 5, limit_s=1000), 0)
+    found = machine.bench.feed(SubmitAsked(now(1), of(ALICE, 9), spans=((1, 2, 1),)))
+    array_id = found[0].array_id
+    assert machine.starts(31) == []
+    machine.scheduler.forget_reservation(array_id, machine.bench.ledger)
+    assert machine.scheduler.reservations == ()
+
+
 def test_a_changed_demand_is_reserved_for_and_not_the_one_before():
     """Beside 5 of 9 cores there is room for a long job of 4, beside 9 there was none."""
     machine = Machine()
@@ -318,14 +422,6 @@ def test_nobody_is_stopped_in_vain_or_for_what_is_free():
         assert [event.job_id for event in found] == stopped
     bench.finish(2)
     assert preemptions(bench, "root.bob", starving) == []
-
-
-#: Jobs may be stopped as soon as they run.
-SOON = Preempting(exempt_s=0)
-
-
-def may_go(actor, cores, memory_gib=0, **more):
-    return of(actor, cores, memory_gib, preemptible=True, **more)
 
 
 def in_lab(actor, cores, memory_gib=0, **more):
@@ -607,8 +703,9 @@ def test_nobody_is_stopped_while_nothing_starts(is_drain):
         machine.bench.feed(DrainAsked(now(2), True, ADMIN))
     else:
         machine.bench.ledger.pause = postponed(until_s=now(450).at_s)
-    for at_s, stopped in ((400, []), (450, [] if is_drain else [victim])):
-        assert machine.starts(at_s) == stopped
+    assert machine.starts(400) == []
+    assert machine.scheduler.next_pass_s == (None if is_drain else now(450).at_s)
+    assert machine.starts(450) == ([] if is_drain else [victim])
 
 
 def test_jobs_that_a_pass_had_to_leave_to_the_next_one_start_though_others_are_stopped():
