@@ -13,9 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from core.worlds import CAROL, DAVE, change, of, pass_of, preemptions, start_s, why
-from drfd.core.decisions.stimuli import RemovedReport
+from drfd.core.decisions.stimuli import (
+    CancelAsked,
+    DrainAsked,
+    FrozenReport,
+    RemovedReport,
+    ResumeAsked,
+    SubmitAsked,
+)
 from drfd.core.explain.reasons import explain_wait
 from drfd.core.fairness.rules import Pool, Preempting, ReservationSettings, Rules
+from drfd.core.model import events as ev
 from drfd.core.model.job import JobState, Postponed, UserGroup, Whose
 from drfd.core.model.options import Demand
 from drfd.core.scheduling import backfill
@@ -24,8 +32,28 @@ from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
 from drfd.core.scheduling.waits import MachineShort, OwesIdle
-from fakes import ALICE, BOB, Bench, demand, ended, launched, now, replace, rules
+from fakes import (
+    ADMIN,
+    ALICE,
+    BOB,
+    Bench,
+    demand,
+    ended,
+    happened,
+    launched,
+    now,
+    postponed,
+    replace,
+    rules,
+)
 from seeds import examples
+
+#: Jobs may be stopped as soon as they run.
+SOON = Preempting(exempt_s=0)
+
+
+def may_go(actor, cores, memory_gib=0, **more):
+    return of(actor, cores, memory_gib, preemptible=True, **more)
 
 
 @dataclass
@@ -179,6 +207,96 @@ def test_a_stored_reservation_of_a_job_that_has_started_is_dropped():
     assert machine.starts(102) == [other]
 
 
+@pytest.mark.parametrize(
+    ("asked", "passes"), [((0.9, 18), True), ((0.91, 0), False)], ids=["a tenth", "more"]
+)
+def test_a_job_passes_by_the_resources_that_the_reserved_one_needs(asked, passes):
+    """Alice's job needs 9 cores and no memory."""
+    machine = Machine()
+    machine.start(of(BOB, 5, 0, limit_s=1000), 0)
+    machine.submit(of(ALICE, 9, 0), 1)
+    assert machine.starts(31) == []
+    small = machine.submit(of(CAROL, *asked, limit_s=9000), 32)
+    assert machine.starts(32) == ([small] if passes else [])
+
+
+@pytest.mark.parametrize("is_drain", [True, False])
+def test_a_reservation_is_as_late_after_a_drain_or_a_restart_as_before(is_drain):
+    """Bob's job was expected to take an hour. Carol's would have ended before its next estimate."""
+    machine = Machine(replace(rules(), reserving=ReservationSettings(drain_after_s=1000)))
+    machine.start(of(BOB, 5, limit_s=None), 0)
+    reserved = machine.submit(of(ALICE, 9), 1)
+    assert machine.starts(31) == []
+    scheduler, ledger = machine.scheduler, machine.bench.ledger
+    if is_drain:
+        machine.bench.feed(DrainAsked(now(4000), True, ADMIN))
+        assert machine.starts(4000) == []
+        machine.bench.feed(DrainAsked(now(4100), False, ADMIN))
+    else:
+        stored = [each.kept for each in scheduler.reservations]
+        machine.scheduler = Scheduler(half_life_s=3600.0)
+        machine.scheduler.restore(stored, ledger, now(4000).at_s)
+    first, second = (machine.submit(of(CAROL, 2, limit_s=60), 4100) for _ in range(2))
+    assert machine.starts(4100) == [first, second]
+    machine.finish(second, 4160)
+    machine.submit(of(CAROL, 2, limit_s=60), 4601)
+    assert machine.starts(4601) == []
+    (kept,) = machine.scheduler.reservations
+    assert (kept.job_id, kept.due_s, kept.is_drain) == (reserved, now(3600).at_s, True)
+
+
+def test_a_drain_forgives_no_debt():
+    machine = Machine()
+    machine.start(of(CAROL, 5), 0)
+    machine.submit(of(BOB, 9), 0)
+    machine.submit(of(ALICE, 4, limit_s=9000), 1)
+    assert [machine.starts(at_s) for at_s in (30, 40)] == [[], []]
+    before = machine.scheduler.debts["root.bob"]
+    assert before.owed > 0
+    machine.bench.feed(DrainAsked(now(40), True, ADMIN))
+    assert machine.starts(40) == []
+    assert machine.scheduler.debts["root.bob"].owed == before.owed
+
+
+def test_what_a_frozen_job_has_given_back_is_kept_until_the_starving_job_has_all():
+    """It would go on itself, until the other one gives back its cores."""
+    machine = Machine(replace(rules(), preempting=replace(SOON, suspends=True)))
+    machine.start(of(ALICE, 5), 0)
+    victims = [machine.start(may_go(ALICE, 2), 0) for _ in range(2)]
+    starving = machine.submit(of(BOB, 4), 1)
+    assert machine.starts(1) == []
+    assert sorted(machine.starts(400)) == victims
+    for at_s, job_id, starts in ((401, victims[0], []), (402, victims[1], [starving])):
+        clock = now(at_s)
+        machine.bench.feed(FrozenReport(clock.at_s, job_id, 1, mono_s=clock.mono_s))
+        assert machine.starts(at_s) == starts
+
+
+@pytest.mark.parametrize(
+    ("ends", "estimate_s"), [("by itself", 2000), ("frozen for a while", 1400), ("cancelled", 3600)]
+)
+def test_estimates_rest_on_the_time_that_jobs_ran_which_ended_by_themselves(ends, estimate_s):
+    machine = Machine()
+    job_id = machine.start(of(BOB), 0)
+    if ends == "frozen for a while":
+        machine.bench.suspend(job_id, by=None, at_s=100)
+        assert machine.starts(400) == [job_id]
+    elif ends == "cancelled":
+        machine.bench.feed(CancelAsked(now(999), job_id, BOB))
+    machine.finish(job_id, 1000)
+    assert machine.scheduler.run_times.length_s(of(BOB, limit_s=None)) == estimate_s
+
+
+def test_a_changed_demand_of_an_array_is_reserved_for_and_not_the_one_before():
+    machine = Machine()
+    machine.start(of(BOB, 5, limit_s=1000), 0)
+    found = machine.bench.feed(SubmitAsked(now(1), of(ALICE, 9), spans=((1, 2, 1),)))
+    array_id = found[0].array_id
+    assert machine.starts(31) == []
+    machine.scheduler.forget_reservation(array_id, machine.bench.ledger)
+    assert machine.scheduler.reservations == ()
+
+
 def test_a_changed_demand_is_reserved_for_and_not_the_one_before():
     """Beside 5 of 9 cores there is room for a long job of 4, beside 9 there was none."""
     machine = Machine()
@@ -271,8 +389,10 @@ def test_a_big_job_keeps_its_reservation_beside_the_room_for_a_starving_one():
     machine = Machine(replace(rules(), preempting=Preempting()))
     machine.start(of(ALICE, 5), 0)
     victims = [machine.start(of(ALICE, 2, preemptible=True), 0) for _ in range(2)]
-    starving, big = machine.submit(of(BOB, 3), 1), machine.submit(of(CAROL, 9), 1)
+    big = machine.submit(of(CAROL, 9), 1)
     assert [machine.starts(at_s) for at_s in (1, 1000)] == [[], []]
+    starving = machine.submit(of(BOB, 3), 1001)
+    assert machine.starts(1001) == []
     assert sorted(machine.starts(5000)) == victims
     assert machine.starts(5001) == []
     assert [each.job_id for each in machine.scheduler.reservations] == [starving, big]
@@ -304,10 +424,310 @@ def test_nobody_is_stopped_in_vain_or_for_what_is_free():
     assert preemptions(bench, "root.bob", starving) == []
 
 
-def test_no_other_job_is_ever_stopped():
-    machine = Machine(replace(rules(), preempting=Preempting()))
-    machine.start(of(ALICE, 9), 0)
+def in_lab(actor, cores, memory_gib=0, **more):
+    return of(actor, cores, memory_gib, pool="root.lab", **more)
+
+
+@pytest.mark.parametrize(
+    ("held", "asked", "is_served"),
+    [
+        ((4.04, 0), (0.45, 0), True),
+        ((4.05, 0), (0.45, 0), False),
+        ((1, 1), (1, 8), True),
+        ((1, 1), (1, 8.1), False),
+    ],
+)
+def test_a_user_starves_below_nine_tenths_for_a_job_within_the_entitlement(held, asked, is_served):
+    """Bob is entitled to half of 9 cores and 18 GiB."""
+    machine = Machine(replace(rules(), preempting=SOON))
+    machine.start(of(BOB, *held), 0)
+    machine.start(of(ALICE, 9 - held[0] - asked[0], 0), 0)
+    victim = machine.start(may_go(ALICE, asked[0]), 0)
+    machine.submit(of(BOB, *asked), 1)
+    assert machine.starts(1) == []
+    assert machine.starts(400) == ([victim] if is_served else [])
+
+
+@pytest.mark.parametrize(("limit_gib", "is_served"), [(4, False), (5, True)])
+def test_nobody_is_stopped_for_a_job_that_a_limit_keeps_back(limit_gib, is_served):
+    """Dave has 4 GiB of what the pool may hold."""
+    pools = {"lab": Pool(users=frozenset({"bob", "dave"}), limit={"memory": limit_gib << 30})}
+    machine = Machine(replace(rules(), pools=pools, preempting=SOON))
+    machine.start(in_lab(DAVE, 0.1, 4), 0)
+    machine.start(of(ALICE, 7.9, 0), 0)
+    victim = machine.start(may_go(ALICE, 1), 0)
+    machine.submit(in_lab(BOB, 1, 1), 1)
+    assert machine.starts(1) == []
+    assert machine.starts(400) == ([victim] if is_served else [])
+
+
+@pytest.mark.parametrize(
+    ("pools", "after_s"), [({}, 300), ({"bob": Pool(guarantee={"cores": 1000})}, 150)]
+)
+def test_a_guarantee_halves_the_time_after_which_jobs_are_stopped(pools, after_s):
+    machine = Machine(replace(rules(), pools=pools, preempting=SOON))
+    machine.start(of(ALICE, 8), 0)
+    victim = machine.start(may_go(ALICE, 1), 0)
+    machine.submit(of(BOB), 1)
+    assert [machine.starts(at_s) for at_s in (1, after_s)] == [[], []]
+    assert machine.starts(1 + after_s) == [victim]
+
+
+@pytest.mark.parametrize("may_stop", [True, False])
+def test_only_the_time_counts_in_which_a_user_starves_without_a_break(may_stop):
+    """Bob takes his job back and submits another one. Meanwhile jobs may be stopped, or none."""
+    reserving = ReservationSettings(reserves=False)
+    machine = Machine(replace(rules(), preempting=SOON, reserving=reserving))
+    machine.start(of(ALICE, 7), 0)
+    victims = [machine.start(may_go(ALICE, 1), 0) for _ in range(2)]
+
+    def replaced(jobs, asked, at_s):
+        for job_id in jobs:
+            machine.finish(job_id, at_s)
+            yield machine.start(asked, at_s)
+
+    first = machine.submit(of(BOB, 2), 1)
+    assert machine.starts(1) == []
+    if not may_stop:
+        victims = list(replaced(victims, of(ALICE, 1), 100))
+    machine.bench.feed(CancelAsked(now(200), first, BOB))
+    assert machine.starts(200) == []
+    machine.submit(of(BOB, 2), 250)
+    if not may_stop:
+        victims = list(replaced(victims, may_go(ALICE, 1), 250))
+    assert [machine.starts(at_s) for at_s in (250, 549)] == [[], []]
+    assert sorted(machine.starts(550)) == victims
+
+
+def test_room_is_made_for_the_least_satisfied_user_and_for_one_at_a_time():
+    machine = Machine(replace(rules(), preempting=SOON))
+    machine.start(of(BOB, 1), 0)
+    machine.start(of(ALICE, 6), 0)
+    victims = [machine.start(may_go(ALICE, 1), at_s) for at_s in (1, 2)]
+    starving = [machine.submit(of(each), 3) for each in (BOB, CAROL)]
+    assert [machine.starts(at_s) for at_s in (3, 400)] == [[], victims[1:]]
+    assert [each.job_id for each in machine.scheduler.reservations] == starving[1:]
+    machine.finish(victims[1], 401)
+    assert machine.starts(401) == starving[1:] + victims[:1]
+
+
+def test_room_for_a_pool_is_made_for_the_first_job_of_its_least_satisfied_user():
+    """The pool holds half of what it is entitled to: bob most of his part of the cores, and dave a
+    little less of his part of the memory."""
+    pools = {"lab": Pool(users=frozenset({"bob", "dave"}))}
+    machine = Machine(replace(rules(), pools=pools, preempting=SOON))
+    machine.start(in_lab(BOB, 2.2), 0)
+    machine.start(in_lab(DAVE, 0.1, 4.1), 0)
+    machine.start(of(ALICE, 5.7, 0), 0)
+    victim = machine.start(may_go(ALICE, 1), 0)
+    asked = in_lab(BOB, 1), in_lab(DAVE, 1), in_lab(DAVE, 0.9)
+    _, first, _ = [machine.submit(each, 1) for each in asked]
+    assert machine.starts(1) == []
+    assert machine.starts(400) == [victim]
+    assert machine.scheduler.reservations[0].job_id == first
+
+
+#: By what holds for them: jobs that run, the oldest first, the job that waits, and the places of
+#: those that have to give way. There are 9 cores and 18 GiB. Alice, bob and dave may use the lab.
+GIVE_WAY = {
+    "a job that is not needed is spared, the one that has run longest": (
+        [of(ALICE, 4.6, 0), may_go(ALICE, 3), may_go(ALICE, 0.7), may_go(ALICE, 0.7)],
+        of(BOB, 3.7, 0), [4, 2],
+    ),
+    "down to what is promised": ([of(ALICE, 4.5, 0), may_go(ALICE, 4.5)], of(BOB), [2]),
+    "no further": ([of(ALICE, 4.1, 0), may_go(ALICE, 4.9)], of(BOB), []),
+    "nor by several jobs": ([of(ALICE, 1, 0), *[may_go(ALICE, 2)] * 4], of(BOB, 4.5), []),
+    "nor a user whose pool has enough": (
+        [in_lab(DAVE, 5), in_lab(ALICE, 2), in_lab(ALICE, 2, preemptible=True)], of(BOB), [],
+    ),
+    "those who would still have more": (
+        [in_lab(DAVE, 1, 13), of(ALICE, 7, 0), may_go(ALICE, 1)], in_lab(BOB, 1, 0.5), [3],
+    ),
+    "nobody who would have less": (
+        [in_lab(DAVE, 1, 15), of(ALICE, 7, 0), may_go(ALICE, 1)], in_lab(BOB, 1, 0.5), [],
+    ),
+    "a large job of a pool that has enough without it": (
+        [of(CAROL, 1.8, 0), in_lab(ALICE, 3.2), in_lab(ALICE, 4, preemptible=True)],
+        in_lab(BOB, 1), [3],
+    ),
+    "not if the pool would starve": (
+        [of(CAROL, 2.6, 0), in_lab(ALICE, 2.4), in_lab(ALICE, 4, preemptible=True)],
+        in_lab(BOB, 1), [],
+    ),
+    "a spared job still counts for its pool": (
+        [of(CAROL, 4.9, 0), in_lab(ALICE, 2.6),
+         *[in_lab(ALICE, each, preemptible=True) for each in (1, 0.5)]],
+        in_lab(BOB, 1), [3],
+    ),
+    "of the pool that has most, before a user who has more than each of its users": (
+        [in_lab(DAVE, 3), in_lab(ALICE, 1.5), in_lab(ALICE, 0.3, preemptible=True),
+         of(CAROL, 3.9, 0), may_go(CAROL, 0.3)],
+        of(BOB, 0.3, 0), [3],
+    ),
+    "of who has most, a job that holds what is missing": (
+        [of(ALICE, 3, 0), may_go(ALICE, 1), may_go(ALICE, 0, 13), of(CAROL, 3.2, 0),
+         may_go(CAROL, 1)],
+        of(BOB, 1.5, 0), [2],
+    ),
+    "two jobs that each hold a part of what is missing": (
+        [of(ALICE, 3, 0), may_go(ALICE, 1), may_go(ALICE, 0, 13), of(CAROL, 3.2, 0),
+         may_go(CAROL, 1)],
+        of(BOB, 1.5, 5.5), [3, 5],
+    ),
+    "of two who have the same, the one whose promise allows it": (
+        [of(ALICE, 1.25, 4.5), may_go(ALICE, 1), of(CAROL, 1.25, 0), may_go(CAROL, 1),
+         of(DAVE, 4.5, 0)],
+        of(BOB, 1, 0), [2],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("running", "asked", "stopped"), GIVE_WAY.values(), ids=GIVE_WAY)
+def test_who_has_to_give_way(running, asked, stopped):
+    pools = {"lab": Pool(users=frozenset({"alice", "bob", "dave"}))}
+    bench = Bench(replace(rules(), pools=pools))
+    for at_s, each in enumerate(running):
+        bench.start(each, at_s=at_s)
+    starving = bench.submit(asked)
+    found = preemptions(bench, asked.leaf, starving)
+    assert [event.job_id for event in found] == stopped
+
+
+@pytest.mark.parametrize(
+    ("how", "memory_gib", "is_served"),
+    [
+        (SOON, 9, True),
+        (replace(SOON, suspends=True), 8, True),
+        (replace(SOON, suspends=True), 9, False),
+    ],
+)
+def test_what_another_job_is_giving_back_counts_once(how, memory_gib, is_served):
+    """It is being stopped and gives back 2 cores and 9 GiB, or frozen and keeps its memory."""
+    bench = Bench(rules())
+    bench.start(of(ALICE, 5, 0))
+    other = bench.start(may_go(ALICE, 2, 1))
+    leaving = bench.start(may_go(ALICE, 2, 9), at_s=1)
+    if how.suspends:
+        bench.befall(happened(ev.SuspendRequested, leaving, by=None, text="for job 9"))
+    else:
+        bench.preempt(leaving)
+    starving = bench.submit(of(BOB, 4, memory_gib))
+    found = preemptions(bench, "root.bob", starving, how)
+    assert [event.job_id for event in found] == ([other] if is_served else [])
+
+
+def test_what_a_user_is_giving_back_already_does_not_count_as_held():
+    """Alice is left with just the third that she is entitled to."""
+    bench = Bench(rules())
+    bench.start(of(CAROL, 4))
+    bench.start(of(ALICE, 2))
+    bench.start(may_go(ALICE, 1))
+    leaving = bench.start(of(ALICE, 2))
+    bench.feed(CancelAsked(now(1), leaving, ALICE))
+    starving = bench.submit(of(BOB, 3))
+    assert preemptions(bench, "root.bob", starving) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "held", "passed_on", "is_served"), [(of, 2, 3, False), (in_lab, 3.5, 1, True)]
+)
+def test_short_jobs_that_have_ended_do_not_count_as_held(asked, held, passed_on, is_served):
+    """What a short job of alice held has gone to carol. Alice is left with the third that she is
+    entitled to, or the lab with less than its three quarters."""
+    pools = {"lab": Pool(users=frozenset({"alice", "bob"}), weight=Fraction(3))}
+    machine = Machine(replace(rules(), pools=pools, preempting=replace(SOON, after_s=0)))
+    machine.start(asked(ALICE, held), 0)
+    victim = machine.start(asked(ALICE, 1, preemptible=True), 0)
+    short = machine.start(asked(ALICE, passed_on), 0)
+    machine.start(of(CAROL, 8 - held - passed_on), 0)
+    machine.finish(short, 1)
+    machine.start(of(CAROL, passed_on), 1)
+    machine.submit(asked(BOB, 1), 2)
+    assert machine.starts(2) == ([victim] if is_served else [])
+
+
+def test_a_suspended_job_is_not_stopped_and_its_exempt_time_goes_on_when_it_does():
+    bench = Bench(rules())
+    bench.start(of(ALICE, 5, 0))
+    victim = bench.start(may_go(ALICE, 4, 10))
+    bench.suspend(victim, at_s=100)
+    starving = bench.submit(of(BOB, 1, 9), at_s=100)
+    assert preemptions(bench, "root.bob", starving, at_s=5000) == []
+    bench.feed(ResumeAsked(now(5000), victim, ALICE))
+    assert bench.schedule(at_s=5000) == [victim]
+    for at_s, stopped in ((8499, []), (8500, [victim])):
+        found = preemptions(bench, "root.bob", starving, at_s=at_s)
+        assert [event.job_id for event in found] == stopped
+
+
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_a_stopped_job_has_its_time_to_end_and_as_much_to_be_cleared_away(has_ended):
+    """The grace time and a minute, since the request or since its processes have ended."""
+    machine = Machine(replace(rules(), preempting=SOON))
+    machine.start(of(ALICE, 5), 0)
+    victim = machine.start(may_go(ALICE, 4), 0)
+    starving = machine.submit(of(BOB, 4), 1)
+    assert [machine.starts(at_s) for at_s in (1, 400)] == [[], [victim]]
+    until_s = 470
+    if has_ended:
+        machine.bench.feed(ended(victim, at_s=460))
+        until_s = 531
+        assert machine.starts(461) == []
+    for at_s, is_kept in ((until_s - 1, True), (until_s, False)):
+        assert machine.starts(at_s) == []
+        assert any(each.is_forced for each in machine.scheduler.reservations) == is_kept
+    assert starving in machine.bench.ledger.jobs
+
+
+def test_when_room_is_given_up_that_nobody_leaves_it_is_made_for_another_who_starves():
+    """One of alice's jobs does not end."""
+    machine = Machine(replace(rules(), preempting=SOON))
+    machine.start(of(ALICE, 5), 0)
+    small, large = (machine.start(may_go(ALICE, cores), cores) for cores in (1, 3))
+    for each in (of(BOB, 3), of(CAROL, 1)):
+        machine.submit(each, 4)
+    assert [machine.starts(at_s) for at_s in (4, 400)] == [[], [large]]
+    assert machine.starts(470) == [small]
+    assert machine.scheduler.is_cut, "another pass is due"
+
+
+@pytest.mark.parametrize("is_drain", [True, False])
+def test_nobody_is_stopped_while_nothing_starts(is_drain):
+    """In a drain, and in the pause after a shortage of the machine."""
+    machine = Machine(replace(rules(), preempting=SOON))
+    machine.start(of(ALICE, 5), 0)
+    victim = machine.start(may_go(ALICE, 4), 0)
     machine.submit(of(BOB, 4), 1)
+    assert machine.starts(1) == []
+    if is_drain:
+        machine.bench.feed(DrainAsked(now(2), True, ADMIN))
+    else:
+        machine.bench.ledger.pause = postponed(until_s=now(450).at_s)
+    assert machine.starts(400) == []
+    assert machine.scheduler.next_pass_s == (None if is_drain else now(450).at_s)
+    assert machine.starts(450) == ([] if is_drain else [victim])
+
+
+def test_jobs_that_a_pass_had_to_leave_to_the_next_one_start_though_others_are_stopped():
+    machine = Machine(replace(rules(), preempting=SOON))
+    machine.start(of(ALICE, 5.8, 0), 0)
+    victim = machine.start(may_go(ALICE, 3), 0)
+    machine.submit(of(BOB, 3), 1)
+    assert machine.starts(1) == []
+    machine.scheduler.max_starts = 1
+    small = [machine.submit(of(CAROL, 0.1, 0, limit_s=60), 400) for _ in range(2)]
+    assert machine.starts(400) == small[:1] and machine.scheduler.is_cut
+    assert machine.starts(400) == small[1:]
+    machine.scheduler.max_starts = inf
+    assert machine.starts(401) == [victim]
+
+
+def test_no_other_job_is_ever_stopped():
+    """Carol's alone would not suffice."""
+    machine = Machine(replace(rules(), preempting=Preempting()))
+    for each in (of(ALICE, 4), of(ALICE, 4), may_go(CAROL, 1)):
+        machine.start(each, 0)
+    machine.submit(of(BOB, 3), 1)
     for at_s in range(0, 1_000_000, 50_000):
         assert machine.starts(at_s) == []
 
