@@ -26,7 +26,7 @@ from drfd.core.decisions.outcome import (
 )
 from drfd.core.explain.reasons import explain_wait
 from drfd.core.fairness.rules import Rules
-from drfd.core.ledger.postponed import MOST_PAUSE_S
+from drfd.core.ledger.postponed import MOST_PAUSE_S, next_try
 from drfd.core.model import events as ev
 from drfd.core.model.effects import SendSignals, signals_owed
 from drfd.core.model.job import (
@@ -702,6 +702,15 @@ def test_each_pause_is_twice_as_long_until_a_job_runs(bench):
     short(bench, 2, at_s)
     assert bench.schedule(at_s + 0.9) == []
     assert bench.schedule(at_s + 1) == [2]
+
+
+def test_a_pause_lasts_a_minute_at_most_and_ten_minutes_later_a_second_again(bench):
+    job, pause, at_s = bench.job(bench.submit()), None, 0.0
+    for after_s, pause_s in [*((0, each) for each in (1, 2, 4, 8, 16, 32, 60, 60)), (601, 1)]:
+        at_s += after_s
+        pause = next_try(pause, job, Whose.MACHINE, text="", resource="", at_s=at_s)
+        assert pause.until_s - at_s == pause_s
+        at_s = pause.until_s
 
 
 def test_a_shortage_of_one_job_keeps_back_that_job_alone(bench):

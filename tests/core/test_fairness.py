@@ -440,6 +440,7 @@ def test_the_calendar_is_what_each_moment_says_by_itself(own, spans, windows, as
 
     found = make_calendar([*windows, *spans], {LAB: own}, AXES, from_s=0, until_s=30)
     steps = found.steps[LAB]
+    assert found.until_s == 30
     known = range(30)
     assert [steps.at(at_s) for at_s in known] == [limit(at_s) for at_s in known]
     changes = [at_s for at_s in known[1:] if limit(at_s) != limit(at_s - 1)]

@@ -493,9 +493,29 @@ def test_nothing_starts_while_a_window_is_open(bench):
     assert reason.is_open
 
 
+@pytest.mark.parametrize(("limit_s", "starts"), [(2 * HOUR, True), (2 * HOUR + 1, False)])
+def test_a_job_starts_that_ends_when_the_window_begins(limit_s, starts, bench):
+    job_id = bench.submit(lasting(limit_s))
+    assert started(bench) == ([job_id] if starts else [])
+
+
+@pytest.mark.parametrize(("limit_s", "last_s"), [(HOUR, 4800), (None, 2 * HOUR - 1)])
+def test_a_suspended_job_goes_on_if_the_rest_of_it_ends_before_the_window(limit_s, last_s):
+    """It has run for 20 minutes. Without a limit it goes on until the window begins."""
+    bench = Bench()
+    bench.start(lasting(limit_s))
+    bench.suspend(1, by=None, at_s=600)
+    assert bench.schedule(1200) == [1]
+    bench.suspend(1, by=None, at_s=1800)
+    bench.ledger.calendar = Calendar(windows=(window(2 * HOUR, 4 * HOUR),))
+    assert started(bench, last_s + 1) == []
+    assert started(bench, last_s) == [1]
+
+
 def test_a_job_that_is_changed_to_be_short_starts(bench):
     job_id = bench.submit(lasting(3 * HOUR))
     assert started(bench) == []
+    assert bench.ledger.active_leaves() == {"root.alice"}
     bench.feed(st.ChangeAsked(now(), job_id, ALICE, st.Change(time_limit_s=HOUR)))
     assert started(bench) == [job_id]
 

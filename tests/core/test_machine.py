@@ -703,6 +703,16 @@ def test_less_than_a_sixteenth_of_a_small_memory_is_not_noticed_nor_what_was_see
     assert not gauge.see(use(0, 0.52), small, now().at_s), "one sample is not enough"
 
 
+def test_a_load_counts_when_all_samples_show_it_and_is_expected_to_last_as_long_again():
+    gauge = ExternalLoadEstimator()
+    show(gauge, *[use()] * (SAMPLES - 1), use(8))
+    assert gauge.load(now().at_s) is None
+    for _ in range(SAMPLES):
+        gauge.see(use(8), MACHINE, now(10).at_s)
+    for at_s, until_s in ((20, 80), (110, 210), (3610, inf)):
+        assert gauge.load(now(at_s).at_s).until_s == now(until_s).at_s
+
+
 def test_where_cores_do_not_count_memory_alone_is_kept_free():
     gauge, lax = ExternalLoadEstimator(), replace(MACHINE, waits_for_cores=False)
     for _ in range(SAMPLES):
@@ -751,6 +761,12 @@ def test_for_a_load_without_an_end_in_sight_nothing_is_kept_idle(bench):
     last = pass_over(bench, 200_000, external=loaded(2), reserving=PATIENT)
     assert last.reservations == ()
     assert last.admitted == [2]
+
+
+def test_a_reservation_waits_for_the_expected_end_of_a_load(bench):
+    bench.submit(spec(asks=demand(9)))
+    last = pass_over(bench, 40, external=loaded(2, until_s=100), reserving=PATIENT)
+    assert [each.start_s for each in last.reservations] == [now(100).at_s]
 
 
 def test_a_forecast_goes_on_when_the_load_is_over_and_jobs_are_not():
@@ -854,6 +870,26 @@ def test_what_is_kept_for_who_starves_lets_nobody_go_on_out_of_turn(bench):
     place = made.restored("root.bob", wanted, now(20).at_s)
     pass_context = replace(context(bench, 40), before=(place,))
     assert schedule(bench.ledger, bench.rules, pass_context=pass_context).admitted == [turn]
+
+
+def test_a_drain_lets_nobody_go_on_in_what_is_kept_for_who_starves(bench):
+    bench.start(spec(asks=demand(2), time_limit_s=600))
+    bench.start(spec("root.dave", actor=DAVE, asks=demand(5)))
+    bench.suspend(1, by=None, at_s=10)
+    starving = bench.submit(spec("root.bob", actor=BOB, asks=demand(5)), at_s=20)
+    big = bench.submit(spec("root.carol", actor=CAROL, asks=demand(9)), at_s=20)
+    before = []
+    for job_id in (starving, big):
+        kept = KeptReservation(job_id, now(20).at_s, is_forced=job_id == starving)
+        job = bench.job(job_id)
+        before.append(kept.restored(job.spec.leaf, bench.ledger.wanted(job), now(20).at_s))
+    pass_context = replace(context(bench, 1_000_000), before=tuple(before))
+    plan = schedule(bench.ledger, bench.rules, pass_context=pass_context)
+    assert [(each.job_id, each.is_drain) for each in plan.reservations] == [
+        (starving, True),
+        (big, True),
+    ]
+    assert plan.admitted == []
 
 
 def test_first_come_first_served_lets_go_on_who_holds_the_memory_that_the_first_waits_for(bench):

@@ -22,11 +22,13 @@ from drfd.core.decisions.stimuli import (
     SubmitAsked,
 )
 from drfd.core.explain.reasons import explain_wait
-from drfd.core.fairness.rules import Pool, Preempting, ReservationSettings, Rules
+from drfd.core.fairness.rules import NodeSettings, Pool, Preempting, ReservationSettings, Rules
 from drfd.core.model import events as ev
+from drfd.core.model.events import StartReason
 from drfd.core.model.job import JobState, Postponed, UserGroup, Whose
 from drfd.core.model.options import Demand
 from drfd.core.scheduling import backfill
+from drfd.core.scheduling.backfill import KeptReservation
 from drfd.core.scheduling.gates import SlotsTaken
 from drfd.core.scheduling.kept_free import ExternalLoad
 from drfd.core.scheduling.release_times import RunTimes
@@ -99,10 +101,12 @@ def test_a_reserved_job_starts_only_within_the_limit_of_its_pool():
     reserved = machine.submit(of(ALICE, 5, pool="root.p"), 1)
     assert machine.starts(31) == []
     beside = machine.start(of(CAROL, 2, pool="root.p", limit_s=60), 32)
+    assert machine.scheduler.last_plan.starts[beside].why is StartReason.BACKFILL
     machine.finish(before, 50)
     assert machine.starts(50) == [], "there is room for 5 + 2 cores, and the limit is 6"
     machine.finish(beside, 90)
     assert machine.starts(90) == [reserved]
+    assert machine.scheduler.last_plan.starts[reserved].why is StartReason.RESERVATION
 
 
 def test_a_job_from_before_the_clock_was_set_back_has_waited_longest():
@@ -179,9 +183,13 @@ def test_a_reservation_keeps_idle_what_equal_jobs_would_take_that_may_run_at_onc
     assert debt.idle == idle * 10**9 // 9
 
 
-@pytest.mark.parametrize(("asked", "idle"), [((1, 2, 3), 3), ((3, 2, 1), 4), ((5, 4, 1), 4)])
-def test_a_reservation_keeps_idle_what_unlike_jobs_would_take_in_their_order(asked, idle):
-    machine = Machine()
+@pytest.mark.parametrize(
+    ("asked", "limit", "idle"),
+    [((1, 2, 3), 9, 3), ((3, 2, 1), 9, 4), ((5, 4, 1), 9, 4), ((2, 1.5, 1), 3, 3)],
+)
+def test_a_reservation_keeps_idle_what_unlike_jobs_would_take_in_their_order(asked, limit, idle):
+    """As far as a limit on all of them lets them start."""
+    machine = Machine(replace(rules(), pools={"alice": Pool(limit={"cores": limit * 1000})}))
     machine.start(of(CAROL, 5), 0)
     machine.submit(of(BOB, 9), 0)
     assert machine.starts(30) == []
@@ -218,6 +226,7 @@ def test_a_job_passes_by_the_resources_that_the_reserved_one_needs(asked, passes
     assert machine.starts(31) == []
     small = machine.submit(of(CAROL, *asked, limit_s=9000), 32)
     assert machine.starts(32) == ([small] if passes else [])
+    assert machine.scheduler.is_cut == passes, "others may start when the reserved job is later"
 
 
 @pytest.mark.parametrize("is_drain", [True, False])
@@ -228,6 +237,7 @@ def test_a_reservation_is_as_late_after_a_drain_or_a_restart_as_before(is_drain)
     reserved = machine.submit(of(ALICE, 9), 1)
     assert machine.starts(31) == []
     scheduler, ledger = machine.scheduler, machine.bench.ledger
+    first, second = (machine.submit(of(CAROL, 2, limit_s=60), 4000) for _ in range(2))
     if is_drain:
         machine.bench.feed(DrainAsked(now(4000), True, ADMIN))
         assert machine.starts(4000) == []
@@ -236,13 +246,79 @@ def test_a_reservation_is_as_late_after_a_drain_or_a_restart_as_before(is_drain)
         stored = [each.kept for each in scheduler.reservations]
         machine.scheduler = Scheduler(half_life_s=3600.0)
         machine.scheduler.restore(stored, ledger, now(4000).at_s)
-    first, second = (machine.submit(of(CAROL, 2, limit_s=60), 4100) for _ in range(2))
     assert machine.starts(4100) == [first, second]
     machine.finish(second, 4160)
-    machine.submit(of(CAROL, 2, limit_s=60), 4601)
-    assert machine.starts(4601) == []
+    machine.submit(of(CAROL, 0.5, 0, limit_s=60), 4601)
+    assert machine.starts(4601) == [], "not even a small job"
     (kept,) = machine.scheduler.reservations
     assert (kept.job_id, kept.due_s, kept.is_drain) == (reserved, now(3600).at_s, True)
+
+
+def test_who_would_delay_a_reserved_job_of_the_pool_gets_no_reservation_within_its_limit():
+    """Alice's job waits for the machine, and bob's for alice's alone."""
+    machine = Machine(replace(rules(), pools={"p": Pool(limit={"cores": 6000})}))
+    machine.start(of(CAROL, 5, limit_s=1000), 0)
+    reserved = machine.submit(of(ALICE, 5, pool="root.p"), 1)
+    assert machine.starts(31) == []
+    machine.submit(of(BOB, 2, pool="root.p", limit_s=9000), 32)
+    assert [machine.starts(at_s) for at_s in (32, 70)] == [[], []]
+    assert [each.job_id for each in machine.scheduler.reservations] == [reserved]
+
+
+def test_a_job_outside_a_pool_takes_nothing_of_what_a_reservation_leaves_within_its_limit():
+    """Beside alice's job there will be 4 cores on the machine and one in the pool."""
+    machine = Machine(replace(rules(), pools={"p": Pool(limit={"cores": 6000})}))
+    machine.start(of(CAROL, 5, limit_s=1000), 0)
+    machine.submit(of(ALICE, 5, pool="root.p"), 1)
+    assert machine.starts(31) == []
+    outside = machine.submit(of(DAVE, 1, limit_s=9000), 32)
+    inside = machine.submit(of(BOB, 1, pool="root.p", limit_s=9000), 32)
+    assert machine.starts(32) == [outside, inside]
+
+
+def test_a_reservation_within_the_limit_of_a_pool_counts_for_a_limit_of_its_user_too():
+    """Of the 6 cores of the pool, alice may have 4. When bob's job has ended there would be room in
+    the pool for both of hers."""
+    pools = {"p": Pool(limit={"cores": 6000})}
+    members = {("p", "alice"): NodeSettings(limit={"cores": 4000})}
+    machine = Machine(replace(rules(), pools=pools, members=members))
+    machine.start(of(BOB, 5, pool="root.p", limit_s=1000), 0)
+    machine.submit(of(ALICE, 4, pool="root.p"), 1)
+    assert machine.starts(31) == []
+    machine.submit(of(ALICE, 1, pool="root.p", limit_s=9000), 32)
+    assert machine.starts(32) == []
+
+
+def test_of_two_reserved_jobs_of_a_group_only_as_many_start_as_may_run_at_once():
+    machine = Machine(replace(rules(), reserving=ReservationSettings(depth=2)))
+    group = UserGroup("sweep", 1)
+    both = [machine.submit(of(ALICE, cores, group=group), 0) for cores in (1, 2)]
+    stored = [KeptReservation(each, now().at_s) for each in both]
+    machine.scheduler.restore(stored, machine.bench.ledger, now().at_s)
+    assert machine.starts(1) == both[:1]
+
+
+def test_jobs_pass_one_that_has_waited_too_long_as_soon_as_something_is_reserved_for_it():
+    """Until then bob has the only reservation."""
+    machine = Machine(replace(rules(), reserving=ReservationSettings(drain_after_s=100)))
+    machine.start(of(CAROL, 5, limit_s=1000), 0)
+    first = machine.submit(of(BOB, 9), 1)
+    assert machine.starts(31) == []
+    big = machine.submit(of(ALICE, 8), 32)
+    small = machine.submit(of(ALICE, 1, limit_s=60), 200)
+    assert machine.starts(200) == []
+    machine.bench.feed(CancelAsked(now(300), first, BOB))
+    assert machine.starts(300) == [small]
+    assert [each.job_id for each in machine.scheduler.reservations] == [big]
+
+
+def test_a_job_is_expected_to_end_at_its_time_limit_at_the_latest():
+    """It has outlived the estimate of a minute."""
+    machine = Machine()
+    job = machine.bench.job(machine.start(of(BOB, limit_s=100), 0))
+    run_times = RunTimes({"bob": [(0, 10.0)]})
+    for at_s, end_s in ((50, 60), (70, 100), (110, 110)):
+        assert run_times.end_s(job, now(at_s).at_s) == now(end_s).at_s
 
 
 def test_a_drain_forgives_no_debt():
@@ -362,6 +438,8 @@ def test_a_preemptible_job_is_exempt_for_an_hour_and_after_each_stop_for_twice_a
         for at_s in (since_s + 1, since_s + 1000, until_s - 1):
             assert machine.starts(at_s) == []
         assert machine.starts(until_s) == [victim]
+        assert machine.starts(until_s + 1) == []
+        assert [each.job_id for each in machine.scheduler.reservations] == [starving]
         machine.finish(victim, until_s + 1)
         assert machine.starts(until_s + 1) == [starving]
         machine.finish(starving, until_s + 500)
@@ -756,6 +834,27 @@ def test_the_next_pass_is_due_when_a_job_outlives_its_estimate_beside_one_that_f
     assert machine.starts(32) == []
     assert machine.scheduler.next_pass_s == now(3600).at_s
     assert machine.starts(3600) == [passes]
+
+
+def test_the_next_pass_is_due_when_a_job_outlives_its_estimate_that_has_just_started():
+    machine = Machine()
+    machine.start(of(CAROL, 5, limit_s=9000), 0)
+    machine.submit(of(ALICE, 9), 1)
+    assert machine.starts(31) == []
+    machine.submit(of(DAVE, 2, limit_s=9000), 32)
+    assert machine.starts(32) == []
+    machine.start(of(BOB, 2, limit_s=600), 100)
+    assert machine.scheduler.next_pass_s == now(700).at_s
+
+
+def test_a_suspended_job_waits_for_a_reservation_from_its_suspension_on():
+    machine = Machine()
+    suspended = machine.start(of(ALICE, 5, limit_s=90_000), 0)
+    machine.start(of(DAVE, 4, limit_s=90_000), 0)
+    machine.bench.suspend(suspended, by=None, at_s=5000)
+    machine.start(of(CAROL, 5), 5000)
+    assert machine.starts(5001) == []
+    assert machine.scheduler.next_pass_s == now(5030).at_s
 
 
 QUIET = MachineShort(

@@ -290,6 +290,13 @@ def test_yarn_serves_minimum_shares_first_then_the_longest_wait_then_the_name():
 # -- slots -----------------------------------------------------------------------------------------
 
 
+def test_a_frozen_job_gives_its_slot_to_another_one():
+    bench = Bench(replace(rules(), policy="slots", slots=1))
+    bench.suspend(bench.start(of(ALICE)))
+    waiting = bench.submit(of(BOB))
+    assert bench.schedule() == [waiting]
+
+
 def test_a_pass_gives_slots_to_who_has_fewer_and_counts_those_that_it_gives():
     bench = Bench(replace(rules(), policy="slots", slots=4))
     bench.start(of(ALICE))

@@ -131,7 +131,7 @@ def preempt(
     demand, how = ledger.wanted(ledger.jobs[starving.job_id]), rules.preempting
     gone = sum([release for _, release in supply.leaving], Allocation(ledger.nothing))
     free = free_of(ledger, rules, None, gone)
-    if demand is None or how is None or free.fits(demand):
+    if demand is None or how is None:
         return []
     closed = ledger.closed_nodes
     candidates = (

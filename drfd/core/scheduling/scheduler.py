@@ -218,7 +218,8 @@ class Scheduler:
         """Yield the requests that jobs make room for a starving one. Room is made for one job at
         a time, until it has started, or until nothing more comes back."""
         how, last = rules.preempting, self.last_plan
-        if how is None or last is None or last.share_tree is None or ledger.draining:
+        # In a drain or a pause nothing was decided.
+        if how is None or last is None or last.share_tree is None:
             return
         is_awaited = any(each.is_forced for each in last.reservations)
         if not ledger.job_counts.preemptible and not is_awaited:
@@ -237,7 +238,7 @@ class Scheduler:
             left = tuple(each for each in last.reservations if not each.is_forced)
             self.last_plan = replace(last, reservations=left, is_cut=True)
         supply = Supply(leaving, external)
-        for starving in () if last.pause else due:
+        for starving in due:
             requests = preempt(ledger, rules, last.share_tree, supply, starving, now)
             if requests:
                 job = ledger.jobs[starving.job_id]
