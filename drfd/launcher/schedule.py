@@ -64,8 +64,11 @@ class LocalAttempt(Attempt):
     pause_s: float = 0.0
     since_mono_s: float = 0.0
     is_stuck: bool = False
-    #: Whether a program is removing its cgroups.
-    is_being_removed: bool = False
+    #: Whether the cgroups that its runner does not make are there; whether all are gone; and
+    #: whether a program is at work on that.
+    is_made: bool = False
+    is_cleared: bool = False
+    is_being_cleared: bool = False
 
     def begin(self) -> None:
         self.pause_s, self.since_mono_s, self.is_stuck = 0.0, time.monotonic(), False

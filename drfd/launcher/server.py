@@ -26,8 +26,12 @@ from drfd.launcher import attempt_files, protocol
 from drfd.launcher.attempt import AttemptEvent, AttemptState
 from drfd.launcher.attempt_files import JobsStopRecord, Key, Records
 from drfd.launcher.confinement.bounds import KNOWN_EACH, ProcessBounds, read_most_running
-from drfd.launcher.confinement.interface import Confinement, Counted, LimitFailed
-from drfd.launcher.confinement.processes import living_runner
+from drfd.launcher.confinement.interface import (
+    CGROUP_MODE,
+    Confinement,
+    Counted,
+    LimitFailed,
+)
 from drfd.launcher.gpu_meter.supervision import GpuMeter
 from drfd.launcher.performer import Performer
 from drfd.launcher.port import Policy, Port
@@ -49,7 +53,7 @@ from drfd.launcher.protocol import (
 )
 from drfd.launcher.runner import inheritance
 from drfd.launcher.runner.identity import Directory, Problem
-from drfd.launcher.runner.runner import POLL_S, Runners, read_launched
+from drfd.launcher.runner.runner import POLL_S, Runner, Runners, read_launched
 from drfd.launcher.runner.shortage import (
     DIRECTORY,
     JOB,
@@ -149,7 +153,7 @@ _JOINABLE = (
 _RETRY_S = 1.0
 #: The program that ends tracers, and the largest number of processes that it looks at.
 _TRACERS, _MOST_HELD = "drfd.launcher.system.tracers", 1000
-_RMDIR = "/bin/rmdir"
+_MKDIR, _RMDIR = "/bin/mkdir", "/bin/rmdir"
 #: Number of runners of an attempt that may die before they release the job.
 _MAX_LOST_RUNNERS = 3
 _RUNNERS_LOST = f"its runner was killed {_MAX_LOST_RUNNERS} times before it could start the job"
@@ -196,7 +200,7 @@ class Launcher(Performer[LocalAttempt]):
         )
         plans = Plans(self.confinement, needed & syscalls.capabilities().permitted)
         self._runners = Runners(
-            self.attempts_fd, self._selector, lambda key: self._runner_gone(self._attempts[key]),
+            self.attempts_fd, self._selector, self._on_gone,
             self.starter, plans,
         )  # fmt: skip
         self._background = background = BackgroundWork(self._selector)
@@ -399,12 +403,36 @@ class Launcher(Performer[LocalAttempt]):
                 self._directory.ask(order, partial(self._looked_up, attempt, assignment))
             else:
                 attempt.account = account
-                self._happen(attempt, AttemptEvent.READY)
+                self._prepare(attempt, assignment, account[0].pw_gid)
         except OSError as error:
             short = machine_shortage(error)
             if short is None:
                 raise
             self._fail(attempt, machine_text(short, error), short)
+
+    def _prepare(self, attempt: LocalAttempt, assignment: Assignment, gid: int) -> None:
+        """Start an attempt when the cgroups are there that its runner does not make: in directories
+        that its user may enter, another process makes them (`clearing`). Raises OSError."""
+        order, directories = assignment.order, list[str]()
+        with suppress(OSError):
+            # `create` tries it again, and says why not.
+            directories = self.confinement.to_make(order.key, order.limits, order.devices, gid)
+
+        def made(status: int) -> None:
+            attempt.is_being_cleared = False
+            if attempt.pending is assignment:
+                attempt.is_made = status == 0
+                self._happen(attempt, AttemptEvent.READY)
+            else:
+                start([_RMDIR, "--", *reversed(directories)], lambda _: None)
+
+        start = partial(self._background.start, nice=0, stderr=subprocess.DEVNULL, env={})
+        attempt.is_made = False
+        if directories:
+            start([_MKDIR, "-m", f"{CGROUP_MODE:o}", "--", *directories], made)
+            attempt.is_being_cleared = True
+        else:
+            self._happen(attempt, AttemptEvent.READY)
 
     def _looked_up(
         self, attempt: LocalAttempt, assignment: Assignment, problem: Problem | None
@@ -450,7 +478,7 @@ class Launcher(Performer[LocalAttempt]):
             order.owner, self._boot_id, cgroup, space, is_notice=is_notice
         )
         attempt.uid, attempt.is_notice, attempt.created = order.uid, is_notice, created
-        attempt.is_reported = False
+        attempt.is_reported = attempt.is_cleared = False
         reach("launch.before-attempt-file")
         try:
             if is_notice:
@@ -458,8 +486,9 @@ class Launcher(Performer[LocalAttempt]):
             attempt_fd = attempt_files.create(self.attempts_fd, key, created)
             try:
                 reach("launch.before-cgroup")
-                gid = account[0].pw_gid
-                prepared = self.confinement.create(key, order.limits, order.devices, gid)
+                prepared = self.confinement.create(
+                    key, order.limits, order.devices, account[0].pw_gid, attempt.is_made
+                )
                 if not is_notice:
                     self._spaces.make(space)
                 reach("launch.before-fork")
@@ -526,6 +555,11 @@ class Launcher(Performer[LocalAttempt]):
                 records = Records(attempt.created, {"pid": attempt.runner.pid}, launched={})
                 self._happen(attempt, AttemptEvent.RELEASED, records)
 
+    def _on_gone(self, key: Key, is_cleared: bool) -> None:
+        # Without cgroups a removal does not show that no process is left.
+        self._attempts[key].is_cleared = is_cleared and self.confinement.kind != "none"
+        self._runner_gone(self._attempts[key])
+
     def _runner_gone(self, attempt: LocalAttempt) -> None:
         attempt.runner = None
         self._hush(attempt)
@@ -540,13 +574,11 @@ class Launcher(Performer[LocalAttempt]):
             self._happen(attempt, AttemptEvent.LOST, records)
 
     def _clear(self, attempt: LocalAttempt, records: Records | None) -> None:
-        """Look whether the runner of an attempt that has just ended has removed its cgroup, before
-        the end is reported: the controller then gives the job's resources to others when it records
-        the end. What is left is removed when the controller orders that."""
-        # Without cgroups a removal does not show that no process is left.
-        if self.confinement.kind == "none" or records is None or records.exited is None:
-            return
-        if self.confinement.are_removed(attempt.key):
+        """Take note, before the end is reported, that the runner of an attempt that has just ended
+        has removed its cgroups: the controller then gives the job's resources to others when it
+        records the end. What is left is removed when the controller orders that."""
+        if attempt.is_cleared and records is not None and records.exited is not None:
+            self.confinement.forget(attempt.key)
             self._happen(attempt, AttemptEvent.CLEARED)
 
     # -- reports ----------------------------------------------------------------------------
@@ -698,23 +730,25 @@ class Launcher(Performer[LocalAttempt]):
     def _end(self, attempt: LocalAttempt) -> None:
         """Try again to kill all processes of an attempt, and then to remove it or to replace it by
         what was ordered to be launched."""
-        if attempt.is_being_removed:
+        if attempt.is_being_cleared:
             return
-        key = attempt.key
+        key, records = attempt.key, self._read(attempt)
         reach("remove.before-kill")
-        records = self._read(attempt)
-        # The runner exits by itself once its job is gone, after it has recorded the end.
-        if not self.confinement.kill_pass(key, records) or attempt.runner is not None:
-            self._try_again(attempt)
-            if attempt.takes_s() > HELD_S:
-                self._free(attempt, records)
+        if attempt.runner is not None:
+            self._kill(attempt, attempt.runner, records)
+            # It exits by itself once its job is gone, after it has recorded the end.
+            self._not_gone(attempt, records)
             return
         reach("remove.before-rmdir")
-        if left := self.confinement.left(key):
-            self._remove_apart(attempt, left)
-        elif not self.confinement.remove(key):
-            self._try_again(attempt)
-        elif attempt.pending is not None and attempt.pending.order.is_notice:
+        if not attempt.is_cleared:
+            if command := self.confinement.clearing(key):
+                self._clear_apart(attempt, command)
+                return
+            if not self.confinement.kill_pass(key, records):
+                self._not_gone(attempt, records)
+                return
+        self.confinement.forget(key)
+        if attempt.pending is not None and attempt.pending.order.is_notice:
             self._admit(attempt)
         else:
             if records is not None and records.is_notice:
@@ -723,22 +757,31 @@ class Launcher(Performer[LocalAttempt]):
             is_last = attempt.pending is None
             self._happen(attempt, AttemptEvent.CLEARED if is_last else AttemptEvent.REPLACED)
 
-    def _remove_apart(self, attempt: LocalAttempt, left: list[str]) -> None:
-        """Remove the cgroups that are left by another process. Every user may ask for names in them
-        that are not there, each of which the kernel remembers with the directory (negative
-        dentries, dcache.c): it takes seconds to remove one that has had a hundred thousand."""
+    def _kill(self, attempt: LocalAttempt, runner: Runner, records: Records | None) -> None:
+        """Kill an attempt that has a runner. Cgroups that it may be making or removing are not
+        looked at: see `clearing`."""
+        if records is not None and records.launched is not None:
+            if not records.is_over:
+                self.confinement.kill_pass(attempt.key, records)
+        elif runner.pid:
+            listed = partial(process.children, runner.pid)
+            process.signal_those(listed(), listed, signal.SIGKILL)
 
-        def removed(status: int) -> None:
-            attempt.is_being_removed = False
-            if status == 0:
+    def _clear_apart(self, attempt: LocalAttempt, command: list[str]) -> None:
+        def done(status: int) -> None:
+            attempt.is_being_cleared, attempt.is_cleared = False, status == 0
+            if attempt.is_cleared:
                 self._schedule.add(attempt)
             else:
-                self._try_again(attempt)
+                self._not_gone(attempt, self._read(attempt))
 
-        self._background.start(
-            [_RMDIR, "--", *left], removed, nice=0, stderr=subprocess.DEVNULL, env={}
-        )
-        attempt.is_being_removed = True
+        self._background.start(command, done, nice=0)
+        attempt.is_being_cleared = True
+
+    def _not_gone(self, attempt: LocalAttempt, records: Records | None) -> None:
+        self._try_again(attempt)
+        if attempt.takes_s() > HELD_S:
+            self._free(attempt, records)
 
     def _try_again(self, attempt: LocalAttempt) -> None:
         """Try later, and report once that it takes long."""
@@ -760,10 +803,11 @@ class Launcher(Performer[LocalAttempt]):
         if records is None or os.getuid() != 0 or not (uid := records.created["uid"]):
             # A debugger of root is an administrator's; a user's own launcher serves only itself.
             return
-        held = self.confinement.members(attempt.key, records)
-        if records.runner is not None and (runner := living_runner(records)):
-            # Zombies are in no cgroup, but they are children of the runner.
-            held += process.children(runner)
+        if attempt.runner is None:
+            held = self.confinement.members(attempt.key, records)
+        else:
+            # The program looks at all that descend from these. Zombies are in no cgroup.
+            held = process.children(attempt.runner.pid)
 
         now_s = time.monotonic()
         seen = self._held.setdefault(uid, {})

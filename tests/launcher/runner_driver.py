@@ -75,7 +75,14 @@ class Made(Unconfined):
         with open(f"{directory}/top") as file:
             self._top = file.read()
 
-    def create(self, key: object, limits: AttemptLimits, devices: Devices, gid: int) -> Prepared:
+    def create(
+        self,
+        key: object,
+        limits: AttemptLimits,
+        devices: Devices,
+        gid: int,
+        is_made: bool = False,
+    ) -> Prepared:
         return Prepared(makes=2)
 
     def plan(self, *of: object, is_pinned: bool) -> CgroupPlan:

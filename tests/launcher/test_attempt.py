@@ -30,6 +30,7 @@ from drfd.launcher.protocol import Control, ControlOrder, ListOrder, RemoveFiles
 from drfd.launcher.runner.runner import Runner
 from drfd.launcher.runner.starter.program import Starter
 from drfd.launcher.server import Launcher
+from drfd.launcher.system import process
 from drfd.launcher.system.accounts import Denied
 from fakes import Clock
 from launcher.rig import order
@@ -76,7 +77,9 @@ class Kernel(Confinement):
     def hiding(self) -> tuple[bool, str]:
         return False, ""
 
-    def create(self, key: Key, limits: object, devices: object, gid: int) -> Prepared:
+    def create(
+        self, key: Key, limits: object, devices: object, gid: int, is_made: bool = False
+    ) -> Prepared:
         assert key not in self.cgroups
         self.cgroups.add(key)
         return Prepared()
@@ -100,14 +103,15 @@ class Kernel(Confinement):
             self.jobs.discard(key)
         return key not in self.jobs
 
-    def are_removed(self, key: Key) -> bool:
-        return key not in self.cgroups
-
     def remove(self, key: Key) -> bool:
         if key in self.jobs:
             return False
         self.cgroups.discard(key)
         return True
+
+    def forget(self, key: Key) -> None:
+        assert key not in self.jobs
+        self.cgroups.discard(key)
 
     def leftovers(self) -> list[Key]:
         return sorted(self.cgroups)
@@ -157,6 +161,7 @@ class Life(RuleBasedStateMachine):
         self.clock = Clock()
         self.patch.setattr(schedule, "time", self.clock)
         self.patch.setattr(signal, "pidfd_send_signal", lambda *_: None)
+        self.patch.setattr(process, "children", lambda _: [])
         self.descriptors = len(os.listdir("/proc/self/fd"))
         self.directory = tempfile.TemporaryDirectory()
         self.attempts_fd = os.open(self.directory.name, os.O_RDONLY)

@@ -21,6 +21,7 @@ from drfd.launcher.runner.runner import Runner
 from drfd.launcher.runner.starter.program import Starter
 from drfd.launcher.schedule import KILL_PAUSES_S, LocalAttempt, Schedule
 from drfd.launcher.server import Launcher
+from drfd.launcher.system import process
 from fakes import Clock
 
 A, B = (1, 1), (2, 1)
@@ -59,9 +60,9 @@ def test_users_take_turns_and_one_whose_work_is_slow_waits(schedule, clock):
     assert done == [1001], "a turn is over"
     schedule.run_due(slow)
     assert done[1:] == [2002] * 3
-    clock.now_s += 2 * module.TURN_S
+    clock.now_s += 18 * module.TURN_S
     schedule.run_due(slow)
-    assert len(done) == 4, "what takes long is followed by three times as long for others"
+    assert len(done) == 4, "what takes long is followed by nineteen times as long for others"
     clock.now_s += 2 * module.TURN_S
     schedule.run_due(slow)
     assert done[4:] == [1001]
@@ -102,6 +103,9 @@ class Place:
         return self.dies
 
     def members(self, key: Key, attempt: object) -> list[int]:
+        return []
+
+    def clearing(self, key: Key) -> list[str]:
         return []
 
 
@@ -216,12 +220,16 @@ def test_killed_processes_of_a_user_that_stay_are_looked_at_together_and_at_time
     monkeypatch.setattr(launcher._background, "start", lambda *given: started.append(given))
     monkeypatch.setattr(server, "time", clock)
     monkeypatch.setattr(os, "getuid", lambda: 0)
-    monkeypatch.setattr(place, "members", lambda key, attempt: [1000 + key[0]])
+    monkeypatch.setattr(process, "children", lambda pid: [1000 + pid])
+    monkeypatch.setattr(process, "signal_those", lambda *given: None)
+    monkeypatch.setattr(Runner, "wake", lambda self: None)
+    for number, key in enumerate((A, B), 1):
+        launcher._attempts[key].runner = Runner(number)
     place.dies = False
     also = (4, 1)
     record = attempt_files.created_record(Owner(uid=1001), "this boot", None)
     os.close(attempt_files.create(directory, also, record))
-    launcher._attempts[also] = LocalAttempt(also, AttemptState.RUNNING, 1001, runner=Runner())
+    launcher._attempts[also] = LocalAttempt(also, AttemptState.RUNNING, 1001, runner=Runner(4))
 
     def looked_at(seconds: int) -> dict[str, set[str]]:
         """By uid, the processes that programs that begin in this time look at."""
@@ -241,6 +249,26 @@ def test_killed_processes_of_a_user_that_stay_are_looked_at_together_and_at_time
         on_end(0)
     assert looked_at(2) == {}
     assert looked_at(15) == {"1001": {"1001", "1004"}, "1002": {"1002"}}
+
+
+def test_one_that_has_not_begun_is_killed_without_a_look_at_its_cgroups(
+    launcher, directory, place, monkeypatch
+):
+    """Its runner may wait in mkdir(2) for the removal of another of its user's cgroups, which takes
+    seconds. The launcher waited for that, too, and all others' jobs for the launcher."""
+    killed: list[object] = []
+    monkeypatch.setattr(place, "kill_pass", lambda *given: pytest.fail("looked at"))
+    monkeypatch.setattr(process, "children", lambda pid: [1000 + pid])
+    monkeypatch.setattr(process, "signal_those", lambda pids, *given: killed.append(pids))
+    starting = (4, 1)
+    record = attempt_files.created_record(Owner(uid=1001), "this boot", None)
+    os.close(attempt_files.create(directory, starting, record))
+    launcher._attempts[starting] = LocalAttempt(
+        starting, AttemptState.STARTING, 1001, runner=Runner(4), created=record
+    )
+    ask(launcher, "kill", starting)
+    run(launcher)
+    assert killed == [[1004]]
 
 
 def test_one_that_is_being_killed_is_not_frozen(launcher, place, reports, clock):

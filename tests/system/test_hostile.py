@@ -577,7 +577,9 @@ def test_a_job_cannot_leave_its_cgroups_and_leaves_nothing_behind(instance, user
     assert instance.cgroups() == []
 
 
-def test_a_job_reads_its_limits_and_nobody_else_enters_its_cgroups_or_lists_any(instance, users):
+def test_a_job_reads_its_limits_and_nobody_else_enters_its_cgroups_or_lists_any(
+    instance, users, homes
+):
     """Who lists a directory can keep it locked for ever (getdents(2) into a page of FUSE), and who
     enters it can make its removal take seconds."""
 
@@ -588,7 +590,9 @@ def test_a_job_reads_its_limits_and_nobody_else_enters_its_cgroups_or_lists_any(
         )  # fmt: skip
         return done.stdout.strip() or done.stderr.strip().rpartition(": ")[2]
 
-    job_id = instance.submit("-m", "64M", "--", "sleep", "600", user=users[0].pw_uid, cwd="/")
+    job_id = instance.submit(
+        *("-m", "64M", "--", "sleep", "600"), user=users[0].pw_uid, cwd=homes[0]
+    )
     instance.wait_state(job_id, "RUNNING")
     names = "memory.limit_in_bytes", "memory.max"
     (limit,) = [

@@ -30,7 +30,6 @@ from drfd.launcher.confinement.cgroup_files import (
     ancestors,
     cgroups_of,
     explain,
-    keys_of,
     read_counters,
 )
 from drfd.launcher.confinement.cores import (
@@ -42,6 +41,7 @@ from drfd.launcher.confinement.cores import (
     whole_cores,
 )
 from drfd.launcher.confinement.interface import (
+    CGROUP_MODE,
     CgroupPlan,
     CgroupSetting,
     Confinement,
@@ -59,23 +59,21 @@ from drfd.launcher.confinement.processes import (
     MembersV1,
     apart,
     first_process,
-    inner_groups,
     remove_all,
 )
 from drfd.launcher.protocol import NO_PIN, PIN, QUOTA, WEIGHT, AttemptLimits, Devices, DiskLimit
 from drfd.launcher.system import process
+from drfd.launcher.system.background import own_program
 from drfd.launcher.system.files import put, unless_gone
 from drfd.linux.device_nodes import DeviceNode
 
-#: Modes of the directories: their files can be read by name, as programs do that ask for their
-#: limits, but who can list one can keep it locked for as long as they like, and nothing is made or
-#: removed there meanwhile (getdents(2) into a page of their own FUSE file). Only a user's own group
-#: may enter the user's directory: each name that is asked for and is not there, perhaps a million,
-#: takes time when a directory is removed (negative dentries, fs/dcache.c).
-_MODE, _USERS_MODE = 0o711, 0o710
+#: Mode of a user's directory, which only the user's own group may enter: each name that is asked
+#: for and is not there takes time when a directory is removed.
+_USERS_MODE = 0o710
 #: How often what a process forks meanwhile is put where the process is. It is frozen, so this
 #: ends at the second time, but for processes that wait for a disk and so are not frozen yet.
 _GATHER_TRIES = 16
+_CLEARING = "drfd.launcher.confinement.clearing"
 
 
 class Cgroups(Confinement):
@@ -105,7 +103,7 @@ class Cgroups(Confinement):
         self._parts: dict[str, int] = {}
         for top in self._tops:
             with suppress(PermissionError):
-                os.chmod(top, _MODE)
+                os.chmod(top, CGROUP_MODE)
             self._places |= cgroups_of(top)[0]
         #: The groups that this launcher has made, or completed after another one.
         self._groups = set[str]()
@@ -135,20 +133,31 @@ class Cgroups(Confinement):
     def cgroup_path(self, key: Key, groups: Sequence[str]) -> str | None:
         return "/".join((self._group, *groups, cgroup_name(key)))
 
-    def create(self, key: Key, limits: AttemptLimits, devices: Devices, gid: int) -> Prepared:
-        has_quota = "cpu" in self._mounts
-        if not has_quota:
+    def to_make(self, key: Key, limits: AttemptLimits, devices: Devices, gid: int) -> list[str]:
+        self._open_groups(limits.groups, gid)
+        place = "/".join((*limits.groups, cgroup_name(key)))
+        return [f"{top}/{place}" for top in self._tops] if self._makes(limits, devices) else []
+
+    def _makes(self, limits: AttemptLimits, devices: Devices) -> bool:
+        """Return whether the attempt needs cgroups before its runner starts."""
+        if self.hides_in_place and devices.hidden:
+            return True
+        return self._pins is not None and (self._pins.concern_all or whole_cores(limits) > 0)
+
+    def create(
+        self, key: Key, limits: AttemptLimits, devices: Devices, gid: int, is_made: bool = False
+    ) -> Prepared:
+        if "cpu" not in self._mounts:
             self._affinity.choose(key, limits)
         try:
             self._open_groups(limits.groups, gid)
             self._places[key] = "/".join((*limits.groups, cgroup_name(key)))
             reach("launch.before-limits")
-            is_pinned, is_made = False, self.hides_in_place and bool(devices.hidden)
-            pins, whole = self._pins if has_quota else None, whole_cores(limits)
-            is_made |= pins is not None and (pins.concern_all or whole > 0)
-            if is_made:
+            pins, whole, is_pinned = self._pins, whole_cores(limits), False
+            if self._makes(limits, devices) and not is_made:
                 for directory in self._directories(key):
                     _make(directory)
+                is_made = True
             if pins is not None and is_made:
                 is_pinned = whole > 0 and pins.pin(key, whole, devices.numa_nodes)
                 if not is_pinned:
@@ -279,31 +288,25 @@ class Cgroups(Confinement):
     def numbers(self, key: Key) -> Counted:
         return read_counters(self._counters(key))
 
-    def are_removed(self, key: Key) -> bool:
-        if os.path.exists(self._removed(key)[-1]):
-            return False
-        self._forget(key)
-        return True
-
-    def left(self, key: Key) -> list[str]:
-        # A job of root's may have made cgroups inside its own.
-        there = filter(os.path.exists, self._removed(key))
-        return [each for top in there for each in (*reversed(inner_groups(top)), top)]
+    def clearing(self, key: Key) -> list[str]:
+        if key not in self._places:
+            return []
+        return own_program(_CLEARING, self.members_of.__name__, *self._removed(key))
 
     def remove(self, key: Key) -> bool:
         if not all(map(remove_all, self._removed(key))):
             return False
-        self._forget(key)
+        self.forget(key)
         return True
 
-    def _forget(self, key: Key) -> None:
+    def forget(self, key: Key) -> None:
         self._places.pop(key, None)
         self._affinity.forget(key)
         if self._pins is not None:
             self._pins.forget(key)
 
     def leftovers(self) -> list[Key]:
-        return sorted({key for top in self._tops for key in keys_of(top)})
+        return sorted(self._places)
 
     def close(self) -> None:
         self._remove_groups()
@@ -408,8 +411,9 @@ class Cgroups(Confinement):
 
     def _open_pins(self) -> tuple[Pins | None, str]:
         """Return the pins, or the reason why pinning is not available."""
-        if "cpuset" not in self._mounts:
-            return None, self._lacks("cpuset")
+        for name in ("cpu", "cpuset"):
+            if name not in self._mounts:
+                return None, self._lacks(name)
         cpusets = Cpusets(self._parents["cpuset"], self._place, is_v1=self.members_of is MembersV1)
         machine = cores.read_machine(cpusets.cpus() & cores.usable_cpus())
         return Pins(cpusets, machine), ""
@@ -419,7 +423,7 @@ def _make(directory: str) -> None:
     """Make a cgroup, which must not be there: stale limits and peaks are not to be reused. Raises
     JobGroupGone, OSError."""
     try:
-        os.mkdir(directory, _MODE)
+        os.mkdir(directory, CGROUP_MODE)
     except FileNotFoundError:
         raise _gone(os.path.dirname(directory)) from None
 

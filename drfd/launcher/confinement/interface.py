@@ -105,6 +105,12 @@ def insist_on_room(directory: str, of_all: str, *, threads: int) -> None:
                 raise LimitFailed(f"{whose} as many processes as allowed")
 
 
+#: Mode of cgroups' directories: their files can be read by name, as programs do that ask for their
+#: limits. Who could list a directory could keep it locked for as long as they like (getdents(2)
+#: into a page of a FUSE file of their own), and nothing is made or removed in it meanwhile.
+CGROUP_MODE = 0o711
+
+
 class JobGroupGone(Exception):
     """The directory of all job cgroups has vanished, so the launcher must be restarted."""
 
@@ -151,11 +157,19 @@ class Confinement(ABC):
         told to: of other GPUs it cannot."""
         return frozenset()
 
+    def to_make(self, key: Key, limits: AttemptLimits, devices: Devices, gid: int) -> list[str]:
+        """Return the cgroups of an attempt that must be there before its runner starts, the outer
+        ones first. Raises JobGroupGone, OSError."""
+        return []
+
     @abstractmethod
-    def create(self, key: Key, limits: AttemptLimits, devices: Devices, gid: int) -> Prepared:
+    def create(
+        self, key: Key, limits: AttemptLimits, devices: Devices, gid: int, is_made: bool = False
+    ) -> Prepared:
         """Prepare the cgroups of an attempt of a user whose own group is `gid`. Its runner makes
-        them: the launcher only where the job has CPUs to itself, or those of others are, or devices
-        are hidden. Raises JobGroupGone, and LimitFailed, also if a device cannot be hidden."""
+        them, but for those of `to_make`: where the job has CPUs to itself, or those of others are,
+        or devices are hidden. `is_made`: these are there. Raises JobGroupGone, and LimitFailed,
+        also if a device cannot be hidden."""
 
     def plan(
         self, key: Key, limits: AttemptLimits, devices: Devices, *, is_pinned: bool
@@ -200,10 +214,6 @@ class Confinement(ABC):
         """Return the present numbers of the attempt's counters."""
         return {}
 
-    def are_removed(self, key: Key) -> bool:
-        """Return whether its runner has removed all its cgroups, and forget it then."""
-        return False
-
     @abstractmethod
     def signal(self, key: Key, attempt: Records | None, *numbers: int) -> None:
         """Send signals to every process of the attempt that each is for (see drfd.common.signals),
@@ -225,13 +235,21 @@ class Confinement(ABC):
     def kill_pass(self, key: Key, attempt: Records | None) -> bool:
         """Send SIGKILL to every process of the attempt; True once none is left."""
 
-    def left(self, key: Key) -> list[str]:
-        """Return the attempt's cgroups that are left, in the order of their removal."""
+    def clearing(self, key: Key) -> list[str]:
+        """Return the command that kills what is in the attempt's cgroups and removes them, with
+        status 0 once they are gone: in directories that a user may enter, the launcher itself looks
+        for none that may be missing, and removes none. Both wait for the removal of another, which
+        takes seconds after the user has asked for a million names in it that are not there
+        (negative dentries, fs/dcache.c). Empty without cgroups."""
         return []
 
     @abstractmethod
     def remove(self, key: Key) -> bool:
-        """Remove what `create` made; False when it is still in use."""
+        """Remove what `create` made, just now; False when it is in use."""
+
+    @abstractmethod
+    def forget(self, key: Key) -> None:
+        """Forget an attempt of which nothing is left."""
 
     def leftovers(self) -> list[Key]:
         """Return the attempts for which something exists that `remove` would delete."""

@@ -51,7 +51,9 @@ class Unconfined(Confinement):
     def hiding(self) -> tuple[bool, str]:
         return False, f"devices cannot be hidden from jobs: {self._why}"
 
-    def create(self, key: Key, limits: AttemptLimits, devices: Devices, gid: int) -> Prepared:
+    def create(
+        self, key: Key, limits: AttemptLimits, devices: Devices, gid: int, is_made: bool = False
+    ) -> Prepared:
         if devices.hidden:
             raise LimitFailed(self.hiding()[1])
         self._affinity.choose(key, limits)
@@ -89,8 +91,11 @@ class Unconfined(Confinement):
         return not stopped
 
     def remove(self, key: Key) -> bool:
-        self._affinity.forget(key)
+        self.forget(key)
         return True
+
+    def forget(self, key: Key) -> None:
+        self._affinity.forget(key)
 
     def _stop(self, key: Key, attempt: Records | None) -> set[int]:
         """Stop all processes, repeatedly until no new one appears, and return their pids. Stopped

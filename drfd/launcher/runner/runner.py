@@ -59,8 +59,9 @@ class Runners:
 
     attempts_fd: int
     selector: selectors.BaseSelector
-    #: Called when a runner with a pid is gone.
-    on_gone: Callable[[Key], None]
+    #: Called when a runner with a pid is gone, and with whether it has removed all its cgroups, as
+    #: far as that is known.
+    on_gone: Callable[[Key, bool], None]
     starter: Starter
     plans: Plans
     #: The pipe through which runners say that their jobs are launched.
@@ -108,7 +109,8 @@ class Runners:
         self.selector.unregister(runner.pidfd)
         os.close(runner.pidfd)
         self.count -= 1
+        status = -1
         # One that was adopted from an earlier launcher is not a child of this one.
         with suppress(ChildProcessError):
-            os.waitpid(runner.pid, os.WNOHANG)
-        self.on_gone(key)
+            _, status = os.waitpid(runner.pid, os.WNOHANG)
+        self.on_gone(key, status == 0)

@@ -31,10 +31,13 @@ class Watch:
         self.files = files
         self.gone: list[Key] = []
         self.selector = selectors.DefaultSelector()
-        self.runners = Runners(files.fd, self.selector, self.gone.append, Starter(-1), PLANS)
+        self.runners = Runners(files.fd, self.selector, self.on_gone, Starter(-1), PLANS)
 
     def find(self) -> Runner | None:
         return self.runners.find(KEY, attempt_files.read(self.files.fd, KEY))
+
+    def on_gone(self, key: Key, is_cleared: bool) -> None:
+        self.gone.append(key)
 
     def hear(self) -> list[Key]:
         """One round of the launcher's loop."""
@@ -92,7 +95,7 @@ def test_a_runner_that_cannot_be_watched_is_ended(driver, files, watch, work, mo
     job = JobStart(assignment, *who, None)
     starter = open_starter(driver.starter)
     fd, bell = attempt_file(files), os.open(os.devnull, os.O_WRONLY)
-    runners = Runners(files.fd, watch.selector, watch.gone.append, starter, PLANS, bell)
+    runners = Runners(files.fd, watch.selector, watch.on_gone, starter, PLANS, bell)
     pids: list[int] = []
 
     def fail(pid: int) -> int:

@@ -177,6 +177,20 @@ static void record_end(char *line, char *end)
 	}
 }
 
+/* Remove the job's cgroups, and end. */
+_Noreturn static void remove_cgroups(void)
+{
+	for (char **each = ours->directories; each && *each; each++) {
+		long error = call(unlinkat, AT_FDCWD, *each, AT_REMOVEDIR);
+
+		if (error < 0 && error != -ENOENT)
+			quit(LEFT);
+		if (each == ours->directories)
+			reach("runner.amid-rmdir");
+	}
+	quit(0);
+}
+
 /* Record why the program could not be run, and end. `by_root`: this text is drfd's own for certain; else
  * its user may have written it. */
 _Noreturn static void record_failure(const char *report, size_t length, int by_root)
@@ -195,6 +209,8 @@ _Noreturn static void record_failure(const char *report, size_t length, int by_r
 		end = append_hex(end, (unsigned char)report[i]);
 	end = append(end, "\"");
 	if (has_released)
-		record_end(line, end), quit(0);
-	quit(write_record(line, end) < 0 ? FAILED : 0);
+		record_end(line, end);
+	else if (write_record(line, end) < 0)
+		quit(FAILED);
+	remove_cgroups();
 }

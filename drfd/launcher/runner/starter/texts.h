@@ -1,6 +1,8 @@
 /* Reports of failures, memory, and the texts that plan and payload consist of. */
 
 enum { MOST_TEXT = 1 << 14, MOST_PLAN = 1 << 22, MOST_DIGITS = 16, FAILED = 125 };
+/* The status of a parent that has put the end on record and could not remove the cgroups. */
+enum { LEFT = 3 };
 
 /* In the page of other variables, rather than behind long arrays in one of its own. */
 #define BESIDE __attribute__((section(".data")))

@@ -353,19 +353,6 @@ static char *append_counters(char *end, const struct wait *wait)
 	return append(end == first ? end + 1 : end, "}");
 }
 
-/* Remove the job's cgroups, up to one that is in use. The last one shows that all are gone. */
-static void remove_cgroups(const struct plan *plan)
-{
-	for (char **each = plan->directories; *each; each++) {
-		long error = call(unlinkat, AT_FDCWD, *each, AT_REMOVEDIR);
-
-		if (error < 0 && error != -ENOENT)
-			return;
-		if (each == plan->directories)
-			reach("runner.amid-rmdir");
-	}
-}
-
 /* Wait until the job's first process is over, kill what is left, and record the end. */
 _Noreturn static void await_end(struct wait *wait)
 {
@@ -396,6 +383,5 @@ _Noreturn static void await_end(struct wait *wait)
 	reach("runner.before-end-record");
 	record_end(line, end);
 	reach("runner.after-end-record");
-	remove_cgroups(wait->plan);
-	quit(0);
+	remove_cgroups();
 }
