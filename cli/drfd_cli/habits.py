@@ -81,5 +81,5 @@ def unknown_option(name: str, ours: Collection[str]) -> str:
             return f"No such option {name}; here it is: {here}"
     from difflib import get_close_matches
 
-    near = get_close_matches(name, ours, 1)
+    near = get_close_matches(name, ours, 1, 0.75)
     return f"No such option '{name}'." + (f" Did you mean '{near[0]}'?" if near else "")

@@ -69,8 +69,8 @@ GROUPS = {
                         "--by user --since 30d", "history"),
     },
     "The daemon": {
-        "drain": About("stop launching jobs (administrators)", "", "job_actions"),
-        "undrain": About("launch jobs again (administrators)", "", "job_actions"),
+        "drain": About("start no more jobs (administrators)", "", "job_actions"),
+        "undrain": About("start jobs again (administrators)", "", "job_actions"),
         "shutdown": About("end the daemon; jobs run on, or are stopped (administrators)",
                           "--kill-jobs", "job_actions"),
         "reload": About("read the configuration again (administrators)", "", "job_actions"),

@@ -230,10 +230,11 @@ def prints_result(*, columns: Columns | None = None) -> Callable[[F], F]:
     if columns is not None:
         options += [
             click.option("-o", "--columns", "chosen", metavar="KEYS", callback=split,
-                         help="Only these columns: id,state; help lists all."),
+                         help="Only these columns (`-o help` lists all)."),
             click.option("--csv/--parsable", "as_csv", default=None,
                          help="Print lines for programs, with commas or tabs."),
-            click.option("--no-header", is_flag=True, help="Without the line of column names."),
+            click.option("--no-header", is_flag=True,
+                         help="As --parsable, without the line of column names."),
         ]  # fmt: skip
 
     def add(function: F) -> F:

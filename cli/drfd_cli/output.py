@@ -167,7 +167,7 @@ def drain_notices(reply: DrainPart) -> list[str]:
     if drain is None:
         return []
     since = clock_time(drain["since"])
-    text = f"draining: nothing is launched until drf undrain (by {drain['by']} since {since})"
+    text = f"draining: no job starts until drf undrain (by {drain['by']} since {since})"
     return [clean(f"{text}: {drain['reason']}" if drain["reason"] else text, 1000)]
 
 

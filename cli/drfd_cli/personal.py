@@ -131,7 +131,7 @@ def chosen(verb: str, preset: str | None, environ: Mapping[str, str]) -> list[Us
     if preset is not None:
         if preset not in settings.presets:
             path, there = path_of(environ), ", ".join(sorted(settings.presets))
-            hint = f"presets: {there}" if there else f"write [preset.{preset}] into {path}"
+            hint = f"presets: {there}" if there else f"write [preset.{preset}] there"
             text = f"--preset: there is no preset {preset!r} in {path}"
             raise ConfigError("config", text, hint=_near(preset, settings.presets) or hint)
         found = [*found, *settings.presets[preset]]

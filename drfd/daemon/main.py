@@ -235,9 +235,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
     path, flag = command("serve", "run the daemon in the foreground")
     path("--config", "configuration file")
-    path("--state", "state directory: a private instance")
+    path("--state", "state directory of a private daemon")
     path("--socket", "socket for drf to connect to")
-    text = "use the launcher that runs with this directory, instead of one of our own: "
+    text = "use the launcher that runs with this directory, instead of starting one: "
     path("--launcher", f"{text}the system's daemon under systemd", metavar="DIR")
     path("--idle-exit", "end after so long without jobs", float, metavar="SECONDS")
     text = "let the controller run as root where there is no user drfd for it to become"
@@ -272,7 +272,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
     text = "print a file of the configuration of a Slurm that starts jobs for drfd"
     path, _ = command("slurm-conf", text)
-    path("file", "as it is to be stored", str, choices=NAMES)
+    path("file", "the file to print", str, choices=NAMES)
     for name, text, default, kind in (
         ("--dir", "directory of slurm.conf", Path("/etc/slurm"), "DIR"),
         ("--socket", "socket that drfd hears of jobs at", paths.SYSTEM_SLURM_SOCKET, "PATH"),
@@ -292,7 +292,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
     text = "say whether a configuration file is good, and what it means on this machine"
     path, _ = command("check-config", text)
-    path("file", None)
+    path("file", "configuration file")
     return parser.parse_args(argv)
 
 

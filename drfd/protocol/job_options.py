@@ -115,7 +115,7 @@ OPTIONS = (
     ),
     Option(
         "--export", "export", "names", "", "NAMES",
-        "Also pass these variables, which look secret.", OTHERS, _ALL,
+        "Pass these variables although they look secret.", OTHERS, _ALL,
         is_default=True, many="each", is_common=True,
     ),
     Option(

@@ -375,13 +375,13 @@ def test_a_change_of_what_is_not_there_is_refused(drf, daemon, live, change, mor
 @pytest.mark.parametrize(
     ("words", "asked", "line"),
     [
-        (["drain"], {"on": True}, "draining: nothing is launched until drf undrain\n"),
+        (["drain"], {"on": True}, "draining: no job starts until drf undrain\n"),
         (
             ["drain", "--reason", "disk swap"],
             {"on": True, "reason": "disk swap"},
-            "draining: nothing is launched until drf undrain\n",
+            "draining: no job starts until drf undrain\n",
         ),
-        (["undrain"], {"on": False}, "launching again\n"),
+        (["undrain"], {"on": False}, "jobs start again\n"),
     ],
 )
 def test_draining(drf, daemon, words, asked, line):
@@ -396,11 +396,11 @@ def test_draining(drf, daemon, words, asked, line):
     [
         ([], {"was_undrained": True}, "nothing was drained\n"),
         (["--node", "n1"], {"was_undrained": True}, "n1 was not drained\n"),
-        (["--node", "n1"], {}, "launching again on n1\n"),
+        (["--node", "n1"], {}, "jobs start again on n1\n"),
         (
             ["--node", "n1"],
             {"draining": True},
-            "n1 is not drained by itself; nothing is launched until drf undrain\n",
+            "n1 is not drained by itself; no job starts until drf undrain\n",
         ),
     ],
 )

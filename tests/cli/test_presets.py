@@ -139,7 +139,7 @@ def test_a_dry_run_says_where_values_come_from(home, drf, daemon):
         ("cores = ", [], " is not TOML: "),
         (NAMES, ["--preset", "gpus"], "--preset: there is no preset 'gpus' in "),
         (NAMES, ["--preset", "gpus"], "config.toml (did you mean gpu?)"),
-        (None, ["--preset", "x"], "config.toml (write [preset.x] into "),
+        (None, ["--preset", "x"], "config.toml (write [preset.x] there"),
     ],
 )
 def test_a_bad_file_is_refused_with_the_place_and_the_cure(home, drf, daemon, text, words, told):

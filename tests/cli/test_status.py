@@ -206,7 +206,7 @@ def test_what_is_wrong_with_the_service_comes_first(drf, listed, job):
     drain: dict[str, Any] = {"by": "root", "since": 1.7e9, "reason": ""}
     listed(job(), draining=True, drain=drain, **standing)
     since = clock_time(drain["since"])
-    draining = f"drf: draining: nothing is launched until drf undrain (by root since {since})"
+    draining = f"drf: draining: no job starts until drf undrain (by root since {since})"
     assert drf("status").err.splitlines() == [f"drf: {notices[0]['text']}", draining]
     said = json.loads(drf("status", "--json").out)
     assert {key: said[key] for key in standing} == standing
@@ -224,7 +224,7 @@ def test_the_reason_of_a_drain_is_shown(drf, daemon, listed):
         "doctor": {**DOCTOR, "draining": True, "drain": drain},
     }
     line = re.compile(
-        r"draining: nothing is launched until drf undrain "
+        r"draining: no job starts until drf undrain "
         r"\(by root since 2023-11-1[45] \d\d:\d\d\): disk\?\[2J swap\n"
     )
     for verb in ("status", "shares", "doctor"):

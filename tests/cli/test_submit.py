@@ -700,7 +700,7 @@ def test_both_ways_say_that_nothing_is_launched(start, daemon, program):
     daemon.replies = {"submit": {"id": 42, "drain": drain}}
     code, out, (told,), _ = start("submit", "-q", "--", "true", program=program)
     assert (code, out) == (0, "42\n")
-    assert told.startswith("drf: draining: nothing is launched until drf undrain (by root")
+    assert told.startswith("drf: draining: no job starts until drf undrain (by root")
     assert told.endswith(": disk swap")
     assert start("submit", "--no-warnings", "--", "true", program=program)[2] == []
 

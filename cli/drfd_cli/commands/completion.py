@@ -30,7 +30,8 @@ PLACES = {
 _ANSWER_S, _MOST_JOBS = 1, 100
 #: The verbs that act on jobs in some states alone.
 _MEANT: dict[str, Collection[str]] = {
-    "cancel": output.LIVE, "set": output.LIVE, "retry": output.ENDED, "hold": ("PENDING",),
+    "cancel": output.LIVE, "set": output.LIVE, "retry": (*output.ENDED, "array"),
+    "hold": ("PENDING",),
     "release": ("HELD",), "resume": ("SUSPENDED",), "edit": output.WAITING,
     **dict.fromkeys(("signal", "suspend", "exec", "attach"), ("RUNNING",)),
 }  # fmt: skip
@@ -43,8 +44,10 @@ def script_of(program: click.Command, shell: str) -> str:
     known = get_completion_class(shell)
     assert known is not None
     made = known(program, {}, "drf", "_DRF_COMPLETE")
-    # Not `source`, which in bash looks at the version of a bash that may not be the user's.
-    return made.source_template.lstrip() % made.source_vars()
+    # Not `source`, which in bash looks at the version of a bash that may not be the user's. In fish
+    # a description is cut at its first comma otherwise.
+    script = made.source_template.lstrip() % made.source_vars()
+    return script.replace('string split "," $completion', 'string split -m1 "," $completion')
 
 
 def offer(verb: str, command: click.Command) -> None:

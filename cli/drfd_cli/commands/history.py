@@ -214,7 +214,7 @@ REPORT = by_key(
     "--by",
     type=click.Choice(list(_KEYS)),
     default="name",
-    help="One row for each (a name of each user).",
+    help="One row for each of these; names by user.",
 )
 @click.option(
     "--lines",

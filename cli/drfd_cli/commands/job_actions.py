@@ -54,7 +54,11 @@ def selecting_by(*names: str) -> Callable[[Callable[..., Any]], Callable[..., An
         job_ids(required=False),
         filter_options(states="Jobs in this state.", group=names),
         click.option(
-            "-a", "--all", "everything", is_flag=True, help="All your jobs; as root, all jobs."
+            "-a",
+            "--all",
+            "everything",
+            is_flag=True,
+            help="All your jobs; for administrators, all jobs.",
         ),
         click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation."),
         prints_result(),
@@ -241,7 +245,7 @@ suspend = _action(
     "`drf resume`. Their time limits stand still. `drf cancel` kills them without a grace time.",
 )
 resume = _action(
-    "resume", "resumed", "Continue suspended jobs, once what they returned is free again."
+    "resume", "resumed", "Continue suspended jobs, when their cores and bandwidth are free again."
 )
 
 
@@ -264,7 +268,7 @@ LOOK_S = 2.0
 
 
 #: Of `drain` and `undrain`.
-node_option = click.option("--node", metavar="NAME", help="Of several machines, only this one.")
+node_option = click.option("--node", metavar="NAME", help="Only this machine.")
 
 
 @click.command("drain")
@@ -281,26 +285,26 @@ def drain(reason: str | None, node: str | None) -> None:
     said = {} if reason is None else {"reason": reason}
     connect().request("drain", on=True, **said, **_about(node))
     if node is None:
-        output.tell("draining: nothing is launched until drf undrain")
+        output.tell("draining: no job starts until drf undrain")
     else:
-        output.tell(f"draining {node}: nothing is launched there until drf undrain --node {node}")
+        output.tell(f"draining {node}: no job starts there until drf undrain --node {node}")
 
 
 @click.command("undrain")
 @node_option
 def undrain(node: str | None) -> None:
-    """Launch jobs again. For administrators.
+    """Start jobs again. For administrators.
 
     A node that was drained with --node needs --node here, too.
     """
     reply = connect().request("drain", on=False, **_about(node))
     was_undrained = reply.get("was_undrained")
     if reply["draining"]:
-        output.tell(f"{node} is not drained by itself; nothing is launched until drf undrain")
+        output.tell(f"{node} is not drained by itself; no job starts until drf undrain")
     elif node is None:
-        output.tell("nothing was drained" if was_undrained else "launching again")
+        output.tell("nothing was drained" if was_undrained else "jobs start again")
     else:
-        output.tell(f"{node} was not drained" if was_undrained else f"launching again on {node}")
+        output.tell(f"{node} was not drained" if was_undrained else f"jobs start again on {node}")
     left = reply.get("nodes")
     if node is None and left:
         output.say(f"drained by themselves: {', '.join(left)} (drf undrain --node NAME)")
@@ -323,7 +327,8 @@ def reload() -> None:
 @click.option(
     "--kill-jobs",
     is_flag=True,
-    help="First stop launching, then stop all running jobs (TERM, grace time, KILL).",
+    help="First drain, then stop all running jobs (TERM, grace time, KILL). The next daemon "
+    "starts none before `drf undrain`.",
 )
 def shutdown(kill_jobs: bool) -> None:
     """End the daemon. Running jobs go on and the next daemon takes them over; queued ones wait for
@@ -339,9 +344,7 @@ def shutdown(kill_jobs: bool) -> None:
                 _await_end_with_launcher(client, asking, reply)
     client.await_end()
     if kill_jobs:
-        output.tell(
-            "drfd has ended; when it is started again, nothing is launched until drf undrain"
-        )
+        output.tell("drfd has ended; when it is started again, no job starts until drf undrain")
     else:
         output.tell(f"drfd has ended; the next one takes over {jobs}")
 

@@ -46,7 +46,11 @@ _COLOURS = (36, 33, 32, 35, 34, 31)
     f"Your jobs of this group: live ones and the last {_RECENT} ended; with -f live ones."
 )
 @click.option("-f", "--follow", is_flag=True, help="Print new output until the jobs have ended.")
-@click.option("--err", is_flag=True, help="Print the error file of jobs that have one (--error).")
+@click.option(
+    "--err",
+    is_flag=True,
+    help="Print the error file, or the output where there is none of its own.",
+)
 @click.option(
     "-n",
     "--lines",

@@ -57,7 +57,7 @@ def _parse_with(context: click.Context, param: click.Parameter, texts: tuple[str
         if not argv:
             raise WrongWords("there is no command behind --")
         if "argv" in changes.fields:
-            raise WrongWords("--wrap has a command in its line; leave out the other")
+            raise WrongWords("--wrap and a command exclude each other: give one of them")
         return replace(changes, fields={**changes.fields, "argv": argv})
     except WrongWords as error:
         raise click.BadParameter(str(error)) from None

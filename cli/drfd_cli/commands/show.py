@@ -372,10 +372,12 @@ def _full_disk(job: JobView) -> Iterator[str]:
 
 
 def _retry(reply: WhyReply) -> str | None:
-    """Return the command that submits the caller's job again if it did not complete."""
+    """Return the command that submits the caller's job again if it ran and did not complete."""
     job, advice = reply["job"], reply.get("advice")
     outcome = job["outcome"]
-    if outcome is None or outcome["code"] == "COMPLETED" or job["uid"] != os.getuid():
+    if outcome is None or job["uid"] != os.getuid():
+        return None
+    if outcome["code"] in ("COMPLETED", "LAUNCH_FAILED"):
         return None
     options: list[str] = []
     if advice is not None:

@@ -90,7 +90,7 @@ def _weight(text: str) -> tuple[str, Fraction]:
 
 @click.command("trace")
 @click.argument("source", metavar="[TRACE]", required=False)
-@click.option("--capacity", type=_CAPACITY, help="The machine, see above.")
+@click.option("--capacity", type=_CAPACITY, help="The machine: cores=64,memory=256G,gpu=4.")
 @click.option(
     "--policy",
     "policies",
@@ -101,7 +101,11 @@ def _weight(text: str) -> tuple[str, Fraction]:
 )
 @click.option("--estimates", cls=_WordsOption, default="predicted", show_default=True,
               type=_Words("KINDS", "estimate", "sim.driver", "ESTIMATES"))  # fmt: skip
-@click.option("--pools", metavar="FILE", help="Pools like in drfd.toml; trace: its groups.")
+@click.option(
+    "--pools",
+    metavar="FILE",
+    help="Pools of this file, as in drfd.toml; `trace`: the groups of the trace.",
+)
 @click.option("--weight", "weights", type=QuantityParam("NAME=N", _weight), multiple=True,
               help="Show also another weight of a user or pool.")  # fmt: skip
 @click.option("--io-profile", metavar="FILE", help="SYNTHETIC disk rates, see docs/simulator.md.")
@@ -121,7 +125,7 @@ def trace(
     weights: tuple[tuple[str, Fraction], ...], audit: bool,
     pools: str | None,
 ) -> Result:  # fmt: skip
-    """Policies, or weights, side by side on the jobs of a trace; see `drf simulate --help`."""
+    """Compare policies, or weights, on the jobs of a trace; see `drf simulate --help`."""
     from drfd.sim.machine import check, rules_of, suggestion
     from drfd.sim.synthetic_workloads import read_profiles, with_disk_rates
     from drfd_cli import trace_view as view
@@ -297,7 +301,7 @@ class _Progress:
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of the random numbers.")
 @click.option(
     "--load", type=click.FloatRange(0.01, 100), default=0.9, show_default=True,
-    help="Mean part of the machine that jobs hold if none waits.",
+    help="Mean load: what the jobs ask for, as a part of the capacity.",
 )  # fmt: skip
 @click.option("--capacity", type=_CAPACITY, show_default=True,
               default="cores=64,memory=256G,read=2G,write=1G",

@@ -59,8 +59,8 @@ def command(
 ) -> Result:
     """Wait until jobs have ended.
 
-    The exit code is that of the job; of several, or an array, 0 if all completed, else that of the
-    first one (as given, or by index) that did not. With --any, only jobs that have ended count. A
+    The exit code is that of the job. For several, or an array, it is 0 if all completed, else that
+    of the first that did not, as given or by index. With --any, only jobs that have ended count. A
     job that can never start, because of how others ended, gives 125. ^C does not stop the jobs.
     """
     client = connect()

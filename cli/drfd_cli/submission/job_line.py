@@ -363,7 +363,7 @@ def _program(words: Words) -> tuple[list[str], str | None]:
     argv, wrap = words.argv, words.text_of("wrap")
     if wrap is not None:
         if argv:
-            raise WrongWords("--wrap has a command in its line; leave out the other")
+            raise WrongWords("--wrap and a command exclude each other: give one of them")
         return ["sh", "-c", checked_wrap(wrap)], None
     if argv and words.is_dashed:
         return argv, None

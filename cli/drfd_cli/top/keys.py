@@ -119,15 +119,15 @@ KEYS = (
     KeyBinding("", "", "PgUp PgDn", "by pages"),
     KeyBinding("", "", "Home End  g G", "first and last"),
     KeyBinding("Tab", "panel", "Tab  ← →  1-4", "another panel", _MAIN, 14),
-    KeyBinding("Enter", "open", "Enter", "a job's own page; in SHARES: only the jobs of this node",
+    KeyBinding("Enter", "open", "Enter", "a job's own page; in SHARES: jobs of this user or pool",
         _MAIN, 10),
-    KeyBinding("Esc", "back", "Esc", "back; on the main page: no marks, then all jobs again",
+    KeyBinding("Esc", "back", "Esc", "back; on the main page: clear the marks, then the filters",
         (Page.JOB, Page.HELP), 2),
     KeyBinding("/", "find", "/", "only jobs with this text in id, name, user, pool or reason",
         _MAIN, 3),
     KeyBinding("u", "mine", "u", "only mine, or all", _MAIN, 11),
     KeyBinding("s", "sort", "s  S", "another order, or reversed", _MAIN, 12),
-    KeyBinding("Space", "mark", "Space", "mark jobs: the next action is for all of those shown;\n"
+    KeyBinding("Space", "mark", "Space", "mark jobs: the next action applies to all marked;\n"
         "in SHARES: fold a pool, or unfold it", _MAIN, 13),
     KeyBinding("c", "cancel", "c", "cancel (it asks)", (*_MAIN, *_JOB), 4, Action("cancel")),
     KeyBinding("h", "hold", "h", "hold, or release", (*_MAIN, *_JOB), 5,

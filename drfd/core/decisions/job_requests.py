@@ -65,7 +65,7 @@ def may_touch(actor: Actor, spec: JobSpec) -> bool:
 def refuse_unknown_node(name: str, axes: Axes) -> None:
     names = [node.name for node in axes.nodes]
     if name not in names:
-        there = f"there are {', '.join(names)}" if names else "there is one machine alone"
+        there = f"there are {', '.join(names)}" if names else "there is only this machine"
         raise Refused("no-such-node", f"there is no node {name!r}", hint=there)
 
 

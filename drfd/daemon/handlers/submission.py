@@ -206,7 +206,7 @@ def refuse_range(asked: Demand, *, has_ranges: bool) -> None:
         raise Refused(
             "no-ranges",
             "-c: jobs cannot have ranges of cores here, because there are no cgroups in which the "
-            "kernel would divide idle ones",
+            "kernel would divide idle cores",
             hint=f"write -c {show_cores(asked.cores_milli or 1000)}",
         )
 
