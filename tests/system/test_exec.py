@@ -28,7 +28,7 @@ SELF = (
 )
 
 #: How many names are asked for that are not there.
-_NAMES = 150_000
+_NAMES = 1_000_000
 #: HOME: root's own settings are not for other users.
 ENV = {"MARK": "ü", "PATH": "/usr/bin:/bin", "HOME": "/"}
 
@@ -204,7 +204,8 @@ def ask_for_names(directory: Path, user: pwd.struct_passwd) -> None:
     """Ask for names that are not there. The kernel remembers each with the directory, and to forget
     them all when that is removed takes it some seconds."""
     script = f"import os, sys\nfor n in range({_NAMES}): os.path.exists(f'{{sys.argv[1]}}/{{n}}')"
-    subprocess.run([sys.executable, "-c", script, directory], user=user.pw_uid, check=True)
+    as_user: Any = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+    subprocess.run([sys.executable, "-c", script, directory], check=True, **as_user)
 
 
 def test_a_cgroup_that_takes_long_to_be_removed_delays_nobodys_start(instance, users):
@@ -225,7 +226,10 @@ def test_a_cgroup_that_takes_long_to_be_removed_delays_nobodys_start(instance, u
     ask_for_names(Kernel().cgroup(pid_written(home / "first"), "pids"), user)
     (home / "go").touch()
     longest_s = 0.0
+    own = {"user": user.pw_uid, "cwd": home, "env": ENV}
     while instance.show(job)["ended_at"] is None:
+        # Its runner waits for the same directory, and it is ended meanwhile.
+        instance.drf("cancel", instance.submit("-m", "64M", "--", "sleep", "600", **own))
         begun_s = time.monotonic()
         instance.drf("run", "-m", "64M", "--", "true", **at)
         longest_s = max(longest_s, time.monotonic() - begun_s)
