@@ -65,10 +65,10 @@ class LocalAttempt(Attempt):
     since_mono_s: float = 0.0
     is_stuck: bool = False
     #: Whether the cgroups that its runner does not make are there; whether all are gone; and
-    #: whether a program is at work on that.
+    #: whether a program makes or removes some now.
     is_made: bool = False
     is_cleared: bool = False
-    is_being_cleared: bool = False
+    is_in_program: bool = False
 
     def begin(self) -> None:
         self.pause_s, self.since_mono_s, self.is_stuck = 0.0, time.monotonic(), False

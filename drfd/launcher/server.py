@@ -26,12 +26,7 @@ from drfd.launcher import attempt_files, protocol
 from drfd.launcher.attempt import AttemptEvent, AttemptState
 from drfd.launcher.attempt_files import JobsStopRecord, Key, Records
 from drfd.launcher.confinement.bounds import KNOWN_EACH, ProcessBounds, read_most_running
-from drfd.launcher.confinement.interface import (
-    CGROUP_MODE,
-    Confinement,
-    Counted,
-    LimitFailed,
-)
+from drfd.launcher.confinement.interface import CGROUP_MODE, Confinement, Counted, LimitFailed
 from drfd.launcher.gpu_meter.supervision import GpuMeter
 from drfd.launcher.performer import Performer
 from drfd.launcher.port import Policy, Port
@@ -403,36 +398,38 @@ class Launcher(Performer[LocalAttempt]):
                 self._directory.ask(order, partial(self._looked_up, attempt, assignment))
             else:
                 attempt.account = account
-                self._prepare(attempt, assignment, account[0].pw_gid)
+                self._prepare(attempt, order, account[0].pw_gid)
         except OSError as error:
             short = machine_shortage(error)
             if short is None:
                 raise
             self._fail(attempt, machine_text(short, error), short)
 
-    def _prepare(self, attempt: LocalAttempt, assignment: Assignment, gid: int) -> None:
+    def _prepare(self, attempt: LocalAttempt, order: LaunchOrder, gid: int) -> None:
         """Start an attempt when the cgroups are there that its runner does not make: in directories
         that its user may enter, another process makes them (`clearing`). Raises OSError."""
-        order, directories = assignment.order, list[str]()
+        if attempt.is_in_program:
+            # It was ordered again meanwhile.
+            return
+        attempt.is_made, directories = False, list[str]()
         with suppress(OSError):
             # `create` tries it again, and says why not.
             directories = self.confinement.to_make(order.key, order.limits, order.devices, gid)
+        if not directories:
+            self._happen(attempt, AttemptEvent.READY)
+            return
 
         def made(status: int) -> None:
-            attempt.is_being_cleared = False
-            if attempt.pending is assignment:
+            attempt.is_in_program = False
+            if attempt.pending is not None:
                 attempt.is_made = status == 0
                 self._happen(attempt, AttemptEvent.READY)
             else:
                 start([_RMDIR, "--", *reversed(directories)], lambda _: None)
 
         start = partial(self._background.start, nice=0, stderr=subprocess.DEVNULL, env={})
-        attempt.is_made = False
-        if directories:
-            start([_MKDIR, "-m", f"{CGROUP_MODE:o}", "--", *directories], made)
-            attempt.is_being_cleared = True
-        else:
-            self._happen(attempt, AttemptEvent.READY)
+        start([_MKDIR, "-m", f"{CGROUP_MODE:o}", "--", *directories], made)
+        attempt.is_in_program = True
 
     def _looked_up(
         self, attempt: LocalAttempt, assignment: Assignment, problem: Problem | None
@@ -730,7 +727,7 @@ class Launcher(Performer[LocalAttempt]):
     def _end(self, attempt: LocalAttempt) -> None:
         """Try again to kill all processes of an attempt, and then to remove it or to replace it by
         what was ordered to be launched."""
-        if attempt.is_being_cleared:
+        if attempt.is_in_program:
             return
         key, records = attempt.key, self._read(attempt)
         reach("remove.before-kill")
@@ -769,14 +766,14 @@ class Launcher(Performer[LocalAttempt]):
 
     def _clear_apart(self, attempt: LocalAttempt, command: list[str]) -> None:
         def done(status: int) -> None:
-            attempt.is_being_cleared, attempt.is_cleared = False, status == 0
+            attempt.is_in_program, attempt.is_cleared = False, status == 0
             if attempt.is_cleared:
                 self._schedule.add(attempt)
             else:
                 self._not_gone(attempt, self._read(attempt))
 
         self._background.start(command, done, nice=0)
-        attempt.is_being_cleared = True
+        attempt.is_in_program = True
 
     def _not_gone(self, attempt: LocalAttempt, records: Records | None) -> None:
         self._try_again(attempt)

@@ -130,13 +130,13 @@ class Cgroups(Confinement):
     def limit_processes(self, processes: int) -> None:
         put(f"{self._parents['pids']}/pids.max", str(processes))
 
-    def cgroup_path(self, key: Key, groups: Sequence[str]) -> str | None:
+    def cgroup_path(self, key: Key, groups: Sequence[str]) -> str:
         return "/".join((self._group, *groups, cgroup_name(key)))
 
     def to_make(self, key: Key, limits: AttemptLimits, devices: Devices, gid: int) -> list[str]:
         self._open_groups(limits.groups, gid)
-        place = "/".join((*limits.groups, cgroup_name(key)))
-        return [f"{top}/{place}" for top in self._tops] if self._makes(limits, devices) else []
+        path = self.cgroup_path(key, limits.groups).removeprefix(self._group)
+        return [f"{top}{path}" for top in self._tops] if self._makes(limits, devices) else []
 
     def _makes(self, limits: AttemptLimits, devices: Devices) -> bool:
         """Return whether the attempt needs cgroups before its runner starts."""
@@ -151,7 +151,7 @@ class Cgroups(Confinement):
             self._affinity.choose(key, limits)
         try:
             self._open_groups(limits.groups, gid)
-            self._places[key] = "/".join((*limits.groups, cgroup_name(key)))
+            self.adopt(key, self.cgroup_path(key, limits.groups))
             reach("launch.before-limits")
             pins, whole, is_pinned = self._pins, whole_cores(limits), False
             if self._makes(limits, devices) and not is_made:
