@@ -398,14 +398,14 @@ class Launcher(Performer[LocalAttempt]):
                 self._directory.ask(order, partial(self._looked_up, attempt, assignment))
             else:
                 attempt.account = account
-                self._prepare(attempt, order, account[0].pw_gid)
+                self._prepare(attempt, order)
         except OSError as error:
             short = machine_shortage(error)
             if short is None:
                 raise
             self._fail(attempt, machine_text(short, error), short)
 
-    def _prepare(self, attempt: LocalAttempt, order: LaunchOrder, gid: int) -> None:
+    def _prepare(self, attempt: LocalAttempt, order: LaunchOrder) -> None:
         """Start an attempt when the cgroups are there that its runner does not make: in directories
         that its user may enter, another process makes them (`clearing`). Raises OSError."""
         if attempt.is_in_program:
@@ -414,7 +414,7 @@ class Launcher(Performer[LocalAttempt]):
         attempt.is_made, directories = False, list[str]()
         with suppress(OSError):
             # `create` tries it again, and says why not.
-            directories = self.confinement.to_make(order.key, order.limits, order.devices, gid)
+            directories = self.confinement.to_make(order.key, order.limits, order.devices)
         if not directories:
             self._happen(attempt, AttemptEvent.READY)
             return
@@ -484,7 +484,7 @@ class Launcher(Performer[LocalAttempt]):
             try:
                 reach("launch.before-cgroup")
                 prepared = self.confinement.create(
-                    key, order.limits, order.devices, account[0].pw_gid, attempt.is_made
+                    key, order.limits, order.devices, attempt.is_made
                 )
                 if not is_notice:
                     self._spaces.make(space)

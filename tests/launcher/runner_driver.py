@@ -80,7 +80,6 @@ class Made(Unconfined):
         key: object,
         limits: AttemptLimits,
         devices: Devices,
-        gid: int,
         is_made: bool = False,
     ) -> Prepared:
         return Prepared(makes=2)
@@ -134,7 +133,7 @@ def start(request: dict) -> int:
     }
     directory = os.open(request["attempts"], os.O_RDONLY)
     key = (order.id, order.attempt)
-    prepared = confinement.create(key, order.limits, Devices(), os.getgid())
+    prepared = confinement.create(key, order.limits, Devices())
     attempt_fd = attempt_files.create(directory, key, created)
     os.close(directory)
     bell = request["bell"] or "/dev/null"

@@ -77,9 +77,7 @@ class Kernel(Confinement):
     def hiding(self) -> tuple[bool, str]:
         return False, ""
 
-    def create(
-        self, key: Key, limits: object, devices: object, gid: int, is_made: bool = False
-    ) -> Prepared:
+    def create(self, key: Key, limits: object, devices: object, is_made: bool = False) -> Prepared:
         assert key not in self.cgroups
         self.cgroups.add(key)
         return Prepared()

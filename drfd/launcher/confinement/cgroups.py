@@ -67,9 +67,6 @@ from drfd.launcher.system.background import own_program
 from drfd.launcher.system.files import put, unless_gone
 from drfd.linux.device_nodes import DeviceNode
 
-#: Mode of a user's directory, which only the user's own group may enter: each name that is asked
-#: for and is not there takes time when a directory is removed.
-_USERS_MODE = 0o710
 #: How often what a process forks meanwhile is put where the process is. It is frozen, so this
 #: ends at the second time, but for processes that wait for a disk and so are not frozen yet.
 _GATHER_TRIES = 16
@@ -133,8 +130,8 @@ class Cgroups(Confinement):
     def cgroup_path(self, key: Key, groups: Sequence[str]) -> str:
         return "/".join((self._group, *groups, cgroup_name(key)))
 
-    def to_make(self, key: Key, limits: AttemptLimits, devices: Devices, gid: int) -> list[str]:
-        self._open_groups(limits.groups, gid)
+    def to_make(self, key: Key, limits: AttemptLimits, devices: Devices) -> list[str]:
+        self._open_groups(limits.groups)
         path = self.cgroup_path(key, limits.groups).removeprefix(self._group)
         return [f"{top}{path}" for top in self._tops] if self._makes(limits, devices) else []
 
@@ -145,12 +142,12 @@ class Cgroups(Confinement):
         return self._pins is not None and (self._pins.concern_all or whole_cores(limits) > 0)
 
     def create(
-        self, key: Key, limits: AttemptLimits, devices: Devices, gid: int, is_made: bool = False
+        self, key: Key, limits: AttemptLimits, devices: Devices, is_made: bool = False
     ) -> Prepared:
         if "cpu" not in self._mounts:
             self._affinity.choose(key, limits)
         try:
-            self._open_groups(limits.groups, gid)
+            self._open_groups(limits.groups)
             self.adopt(key, self.cgroup_path(key, limits.groups))
             reach("launch.before-limits")
             pins, whole, is_pinned = self._pins, whole_cores(limits), False
@@ -349,9 +346,9 @@ class Cgroups(Confinement):
     def _open(self, top: str, group: str) -> None:
         """Let the cgroup of a group below `top` have cgroups. Raises OSError."""
 
-    def _open_groups(self, groups: Sequence[str], gid: int) -> None:
-        """Make those of these groups that are missing: pools, and in them that of the user, whose
-        own group is `gid`. They stay as long as the launcher. Raises JobGroupGone, OSError."""
+    def _open_groups(self, groups: Sequence[str]) -> None:
+        """Make those of these groups that are missing: pools, and in them that of the user. They
+        stay as long as the launcher. Raises JobGroupGone, OSError."""
         above = [*accumulate(groups, "{}/{}".format)]
         if self._groups.issuperset(above):
             return
@@ -360,9 +357,6 @@ class Cgroups(Confinement):
             for group in missing:
                 with suppress(FileExistsError):
                     _make(f"{top}/{group}")
-                if group == above[-1]:
-                    os.chown(f"{top}/{group}", -1, gid)
-                    os.chmod(f"{top}/{group}", _USERS_MODE)
                 self._open(top, group)
         self._groups.update(missing)
         for group in missing:

@@ -157,19 +157,18 @@ class Confinement(ABC):
         told to: of other GPUs it cannot."""
         return frozenset()
 
-    def to_make(self, key: Key, limits: AttemptLimits, devices: Devices, gid: int) -> list[str]:
+    def to_make(self, key: Key, limits: AttemptLimits, devices: Devices) -> list[str]:
         """Return the cgroups of an attempt that must be there before its runner starts, the outer
         ones first. Raises JobGroupGone, OSError."""
         return []
 
     @abstractmethod
     def create(
-        self, key: Key, limits: AttemptLimits, devices: Devices, gid: int, is_made: bool = False
+        self, key: Key, limits: AttemptLimits, devices: Devices, is_made: bool = False
     ) -> Prepared:
-        """Prepare the cgroups of an attempt of a user whose own group is `gid`. Its runner makes
-        them, but for those of `to_make`: where the job has CPUs to itself, or those of others are,
-        or devices are hidden. `is_made`: these are there. Raises JobGroupGone, and LimitFailed,
-        also if a device cannot be hidden."""
+        """Prepare the cgroups of an attempt. Its runner makes them, but for those of `to_make`:
+        where the job has CPUs to itself, or those of others are, or devices are hidden. `is_made`:
+        these are there. Raises JobGroupGone, and LimitFailed, also if a device cannot be hidden."""
 
     def plan(
         self, key: Key, limits: AttemptLimits, devices: Devices, *, is_pinned: bool

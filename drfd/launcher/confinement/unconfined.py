@@ -52,7 +52,7 @@ class Unconfined(Confinement):
         return False, f"devices cannot be hidden from jobs: {self._why}"
 
     def create(
-        self, key: Key, limits: AttemptLimits, devices: Devices, gid: int, is_made: bool = False
+        self, key: Key, limits: AttemptLimits, devices: Devices, is_made: bool = False
     ) -> Prepared:
         if devices.hidden:
             raise LimitFailed(self.hiding()[1])

@@ -160,8 +160,8 @@ def test_an_attempt_begins_with_its_devices_hidden(group, monkeypatch):
     """On a machine that has version 2 without the controllers that limit jobs."""
     monkeypatch.setattr(CgroupV2, "_limits", lambda *words: [])
     place = CgroupV2(str(group.parent), group.name, frozenset({"cpu"}), lambda: None)
-    place.create(KEY, LIMITS, Devices(hidden=frozenset({FULL})), os.getgid())
-    assert place.create(OTHER_KEY, LIMITS, Devices(), os.getgid()) == Prepared(makes=1)
+    place.create(KEY, LIMITS, Devices(hidden=frozenset({FULL})))
+    assert place.create(OTHER_KEY, LIMITS, Devices()) == Prepared(makes=1)
     (group / "job-42-1").mkdir()
 
     def begin(key: tuple[int, int]) -> None:

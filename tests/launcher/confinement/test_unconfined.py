@@ -90,15 +90,13 @@ def test_it_says_what_is_left_of_each_limit_and_why(place):
 
 
 def test_nothing_is_made_divided_or_hidden(place):
-    place.create(KEY, limits(), Devices(), os.getgid())
+    place.create(KEY, limits(), Devices())
     assert (place.kind, place.mounts(), place.cgroup_path(KEY, ())) == ("none", {}, None)
     assert place.plan(KEY, limits(), Devices(), is_pinned=False) == CgroupPlan()
     assert (place.remove(KEY), place.leftovers(), place.has_ranges()) == (True, [], False)
     place.close()
     with pytest.raises(LimitFailed, match="hidden from jobs: cgroups are off"):
-        place.create(
-            KEY, limits(), Devices(hidden=frozenset({DeviceNode("c", 195, 0)})), os.getgid()
-        )
+        place.create(KEY, limits(), Devices(hidden=frozenset({DeviceNode("c", 195, 0)})))
 
 
 def test_freezing_stops_every_session_below_the_runner_and_not_the_runner(start, tmp_path, place):
