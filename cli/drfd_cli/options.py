@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
+    from click.shell_completion import CompletionItem
+
     from drfd.protocol.replies import JobView
 
     _AnyType = click.ParamType[Any]
@@ -86,7 +88,7 @@ def _or_latest(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
         return value
     found = which_job.latest(connect)
     if found is None:
-        raise click.MissingParameter(ctx=ctx, param=param)
+        raise click.UsageError(f"name the job: {ctx.command_path} 41", ctx)
     return (found,) if param.nargs == -1 else found
 
 
@@ -144,6 +146,8 @@ def _flat(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     """Join the lists of all occurrences into one tuple, or return None for an option not given."""
     if isinstance(param, click.Option) and not value:
         return None
+    if ctx.resilient_parsing:
+        return value
     return tuple(dict.fromkeys(each for part in value for each in part))
 
 
@@ -226,10 +230,16 @@ def prints_result(*, columns: Columns | None = None) -> Callable[[F], F]:
                 raise click.BadParameter(text)
         return chosen
 
+    def complete(ctx: click.Context, _: click.Parameter, text: str) -> list[CompletionItem]:
+        from drfd_cli.commands.completion import items
+
+        return items(lambda *_: [(name, "") for name in columns or ()], ctx, text)
+
     options = [click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")]
     if columns is not None:
         options += [
             click.option("-o", "--columns", "chosen", metavar="KEYS", callback=split,
+                         shell_complete=complete,
                          help="Only these columns (`-o help` lists all)."),
             click.option("--csv/--parsable", "as_csv", default=None,
                          help="Print lines for programs, with commas or tabs."),

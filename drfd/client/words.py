@@ -37,7 +37,8 @@ OUTCOMES = {
     "memory": "OUT_OF_MEMORY",
     "limit": "LIMIT_EXCEEDED",
 }
-
+#: What becomes of a job whose `--after` can never be met.
+IF_NEVER = ("cancel", "keep")
 
 #: A time of the day, and the forms of a day: a word, a date, and dates as Slurm writes them.
 _CLOCK = r"(?P<hour>\d{1,2}):(?P<minute>\d\d)(?::(?P<second>\d\d))?"
@@ -286,7 +287,7 @@ def parse_outcomes(text: str) -> list[str]:
 
 def parse_if_never(text: str) -> str:
     """Return `keep` or `cancel`."""
-    if text not in ("keep", "cancel"):
+    if text not in IF_NEVER:
         raise Refused(
             "bad-value",
             f"if-never: {text[:40]!r} is neither keep nor cancel",

@@ -125,6 +125,10 @@ def parse_disk_rates(text: str, *, what: str = "io") -> tuple[str | None, int, i
     return (name or None, *parse_rates(rates, what=what))
 
 
+#: Some forms of a time.
+_FORMS = "write 90s, 30m, 2h30m, 1:30:00 or 2d"
+
+
 def parse_duration(text: str | int, *, what: str = "time") -> int:
     """Return the seconds of "90", "90s", "1h30m", "5 min", "2d", "1w", "30:00" (minutes, as in
     Slurm), "1:30:00" or "1-12:00:00", at least 1."""
@@ -144,9 +148,9 @@ def parse_duration(text: str | int, *, what: str = "time") -> int:
             _exact(0),
         )
     else:
-        raise _bad(what, text, "is not a time", "write 90s, 30m, 12h or 2d")
+        raise _bad(what, text, "is not a time", _FORMS)
     if seconds > _MOST_SECONDS:
-        raise _bad(what, text, "is longer than anything lasts", "write 90s, 30m, 12h or 2d")
+        raise _bad(what, text, "is longer than anything lasts", _FORMS)
     if seconds < 1:
         raise Refused("bad-value", f"{what} must be at least one second", hint="write 90s or 30m")
     return int(seconds)

@@ -529,7 +529,9 @@ class RecentJobView(TypedDict):
 class RecentReply(TypedDict):
     #: Newest first.
     recent: list[RecentJobView]
-    #: Names that a command line may contain; the users are those who have live jobs.
+    #: Names that a command line may contain; the groups are of these jobs, the users are those who
+    #: have live jobs.
+    groups: list[str]
     pools: list[str]
     users: list[str]
     gres: list[str]

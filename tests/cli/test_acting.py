@@ -137,7 +137,7 @@ def test_much_is_asked_about_and_so_are_jobs_of_others(
     ("verb", "word"),
     [
         ("cancel", "cancelled"), ("hold", "held"), ("release", "released"),
-        ("suspend", "suspended"), ("resume", "resumed"),
+        ("suspend", "suspended"), ("resume", "resuming"),
     ],
 )  # fmt: skip
 def test_acting_says_what_was_done_and_what_was_not(drf, daemon, verb, word):

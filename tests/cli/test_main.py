@@ -383,7 +383,8 @@ def test_a_command_without_a_job_is_for_the_latest_that_runs(drf, knowing, monke
 
 RECENT: Message = {
     "recent": [*JOBS[:3], {"id": 39, "name": "bad\x1b[2J", "state": "HELD", "live": True}],
-    "pools": ["lab", "lab.vision"], "users": ["alice", "bob"], "gres": ["gpu", "license"],
+    "pools": ["lab", "lab.vision"], "groups": ["nightly"], "users": ["alice", "bob"],
+    "gres": ["gpu", "license"],
 }  # fmt: skip
 
 
@@ -426,7 +427,7 @@ def test_verbs_and_options_are_offered_with_what_they_do(offered):
     ("words", "values"),
     [
         ("log ", "43 42 41 39"), ("log 4", "43 42 41"), ("log e", "eval"), ("log t", ""),
-        ("log @", "@-1"), ("wait 42 4", "43 42 41"), ("cancel ", "43 42 39"), ("retry ", "41"),
+        ("log @", "@-1"), ("wait 42 4", "43 41"), ("cancel ", "43 42 39"), ("retry ", "41"),
         ("suspend ", "42"), ("release ", "39"), ("signal USR", "USR1 USR2"), ("signal USR1 ", "42"),
         ("submit --after ", "43 42 41 39"), ("submit -p lab", "lab lab.vision"),
         ("submit --gres ", "gpu license"), ("status -u a", "alice"),
@@ -435,6 +436,9 @@ def test_verbs_and_options_are_offered_with_what_they_do(offered):
         ("submit -- ma", ":files"), ("exec ", "42"), ("submit -n ", ""), ("doctor ", ""),
         ("completion z", "zsh"), ("log train ev", "eval"), ("simulate gen", ":files generate"),
         ("simulate x", ":files"), ("simulate --po", "--policy --pools"),
+        ("cancel 42,3", "42,39"), ("submit --retry-on fail,la", "fail,launch"),
+        ("submit --if-never ", "cancel keep"), ("cancel -g ", "nightly"),
+        ("history -o id,us", "id,user"),
     ],
 )  # fmt: skip
 def test_each_place_has_its_words(offered, words, values):
@@ -472,22 +476,41 @@ def test_while_a_word_is_completed_nothing_is_looked_up_and_without_a_daemon_not
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("bash"), reason="there is no bash here")
 @pytest.mark.parametrize(
-    ("words", "offered"), [(["su"], ["submit", "suspend"]), (["log", "4"], ["43", "42", "41"])]
-)
+    ("words", "offered"),
+    [
+        (["su"], ["submit", "suspend"]), (["log", "4"], ["43", "42", "41"]),
+        (["cancel", "--state", "=", "runn"], ["running"]),
+    ],
+)  # fmt: skip
 def test_bash(home, words, offered):
-    program = home / "bin" / "drf"
-    program.parent.mkdir()
-    program.write_text(f"#!{sys.executable}\n{LIGHT_DRF}")
-    program.chmod(0o755)
     script = (
         f"source /dev/stdin <<'END'\n{script_of(cli, 'bash')}\nEND\n"
         f"COMP_WORDS=(drf {' '.join(words)}); COMP_CWORD={len(words)}\n"
         '_drf_completion drf; printf "%s\\n" "${COMPREPLY[@]}"'
     )
+    assert by_shell(home, "bash", script) == offered
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("fish"), reason="there is no fish here")
+def test_fish(home):
+    (home / "drf.fish").write_text(script_of(cli, "fish"))
+    lines = "cancel --state=runn", f"submit --stdout={home}/drf.f", "submit -p lab."
+    script = "; ".join(f"complete -C 'drf {line}'" for line in lines)
+    offered = by_shell(home, "fish", f"source {home}/drf.fish; {script}")
+    assert offered == ["--state=running", f"--stdout={home}/drf.fish", "lab.vision"]
+
+
+def by_shell(home: Path, shell: str, script: str) -> list[str]:
+    program = home / "bin" / "drf"
+    program.parent.mkdir()
+    program.write_text(f"#!{sys.executable}\n{LIGHT_DRF}")
+    program.chmod(0o755)
     env = {**os.environ, "PATH": f"{program.parent}:/usr/bin:/bin"}
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=env,
+    done = subprocess.run([shell, "-c", script], capture_output=True, text=True, env=env,
                           timeout=60)  # fmt: skip
-    assert (done.stdout.splitlines(), done.stderr) == (offered, "")
+    assert done.stderr == ""
+    return done.stdout.splitlines()
 
 
 @pytest.mark.parametrize("shell", PLACES)

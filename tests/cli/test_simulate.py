@@ -316,7 +316,7 @@ def test_progress_is_shown_on_a_terminal(tmp_path):
 def test_where_only_the_program_is_installed_there_are_no_experiments(drf, monkeypatch):
     monkeypatch.setattr(simulate, "EXPERIMENTS", ())
     assert "paper" not in drf("simulate", "--help").out
-    assert "paper: cannot be read" in drf("simulate", "paper").err
+    assert "paper is an experiment, which only a checkout" in drf("simulate", "paper").err
 
 
 @pytest.mark.slow

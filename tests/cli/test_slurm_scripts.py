@@ -615,9 +615,9 @@ def test_a_script_comes_from_standard_input(asked, typed, tmp_path, words):
     ("text", "words", "complaint", "code"),
     [
         ("", ["-"], "standard input has no script", 1),
-        ("", [], "Missing argument 'COMMAND...'", 2),
-        (None, [], "Missing argument 'COMMAND...'", 2),
-        ("echo", ["--"], "Missing argument 'COMMAND...'", 2),
+        ("", [], "say what to run: drf submit -- COMMAND", 2),
+        (None, [], "say what to run: drf submit -- COMMAND", 2),
+        ("echo", ["--"], "say what to run: drf submit -- COMMAND", 2),
         ("#!/bin/sh\r\n", ["-"], "the script stdin has the line ends of Windows", 1),
         ("#DRF --tyme 3\n", ["-"], "stdin, line 1: No such option '--tyme'", 1),
         (None, ["--wrap", "true", "x.sh"], "--wrap ", 2),

@@ -197,7 +197,7 @@ def test_options_are_sent_and_what_is_not_said_is_left_to_the_daemon(
         ("-c many", "Invalid value for '-c' / '--cores'"),
         ("-m 16Q", "'16Q' is not a size (write 512M, 16G or 1.5T)"),
         ("-m 999999999999T", "'999999999999T' is more than there is in the world\n"),
-        (f"-t {10**20}h", f"'{10**20}h' is longer than anything lasts (write 90s, 30m, 12h or "),
+        (f"-t {10**20}h", f"'{10**20}h' is longer than anything lasts (write 90s, 30m, 2h30m, "),
         ("--wrap true", "--wrap "),
     ],
 )  # fmt: skip

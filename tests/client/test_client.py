@@ -210,7 +210,7 @@ def test_lists_of_countables_are_read_as_they_are_written(asked):
 
 @pytest.mark.parametrize("given_s", [90.5, [1], {}])
 def test_what_is_no_time_is_refused_in_words(given_s):
-    with pytest.raises(Refused, match=r"is not a time \(write 90s, 30m, 12h or 2d\)"):
+    with pytest.raises(Refused, match=r"is not a time \(write 90s, 30m, 2h30m, 1:30:00 or 2d\)"):
         job_fields(["true"], {"time": given_s})
 
 

@@ -240,7 +240,7 @@ def test_a_suspended_job_lends_its_cores_and_goes_on_to_its_own_end(plain):
     suspend(plain, job_id)
     assert plain.show(job_id)["reason"]["text"].endswith(f"drf resume {job_id} lets it go on")
     plain.wait_state(other, "RUNNING")
-    assert plain.drf("resume", "--state", "suspended", "--yes").stdout == f"resumed job {job_id}\n"
+    assert plain.drf("resume", "--state", "suspended", "--yes").stdout == f"resuming job {job_id}\n"
     waits = plain.show(job_id)
     assert (waits["state"], waits["reason"]["code"]) == ("SUSPENDED", "RESOURCES")
     stands_still(plain)

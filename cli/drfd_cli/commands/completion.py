@@ -17,6 +17,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
+from drfd.client.words import IF_NEVER, OUTCOMES
 from drfd.common.errors import DrfdError, Refused
 from drfd_cli import output
 
@@ -35,6 +36,30 @@ _MEANT: dict[str, Collection[str]] = {
     "release": ("HELD",), "resume": ("SUSPENDED",), "edit": output.WAITING,
     **dict.fromkeys(("signal", "suspend", "exec", "attach"), ("RUNNING",)),
 }  # fmt: skip
+#: What click's scripts lack: a value after `--option=` takes its own place only, also in bash, for
+#: which `=` is a word by itself; in fish a description is cut at its first comma otherwise.
+_MENDS = {
+    "bash": (
+        ("local response\n", r"""local response words="${COMP_WORDS[*]:0:COMP_CWORD + 1}"
+    words="${words//$'\n='/=}" && words="${words//=$'\n'/=}"
+    local ends="${words//[!$'\n']/}"
+"""),
+        ('"${COMP_WORDS[*]}" COMP_CWORD=$COMP_CWORD', '"$words" COMP_CWORD=${#ends}'),
+    ),
+    "zsh": (
+        ("local -a response", "local -a response; local option=${(M)words[CURRENT]#--*=}"),
+        ('"$key"', '"$option$key"'),
+        ("_path_files -f", "compset -P '--*='; _path_files -f"),
+    ),
+    "fish": (
+        ('string split "," $completion', 'string split -m1 "," $completion'),
+        ("set -l response", "set -l option (string match -r -- '^--[^=]*=' (commandline -t))"
+         "; set -l response"),
+        ("echo $metadata[2]", 'echo "$option$metadata[2]"'),
+        ("__fish_complete_path $metadata[2]",
+         'string replace -r "^" -- "$option" (__fish_complete_path $metadata[2])'),
+    ),
+}  # fmt: skip
 #: Values, each with what it is.
 Offered = Iterable[tuple[str, str]]
 
@@ -44,10 +69,11 @@ def script_of(program: click.Command, shell: str) -> str:
     known = get_completion_class(shell)
     assert known is not None
     made = known(program, {}, "drf", "_DRF_COMPLETE")
-    # Not `source`, which in bash looks at the version of a bash that may not be the user's. In fish
-    # a description is cut at its first comma otherwise.
+    # Not `source`, which in bash looks at the version of a bash that may not be the user's.
     script = made.source_template.lstrip() % made.source_vars()
-    return script.replace('string split "," $completion', 'string split -m1 "," $completion')
+    for old, new in _MENDS[shell]:
+        script = script.replace(old, new)
+    return script
 
 
 def offer(verb: str, command: click.Command) -> None:
@@ -60,26 +86,28 @@ def offer(verb: str, command: click.Command) -> None:
             # The name of a new job.
             continue
         elif name in ("ids", "job_id", "after"):
-            complete = partial(_items, partial(_ids, verb if name != "after" else ""))
+            complete = partial(items, partial(_ids, verb if name != "after" else ""))
         elif name in _VALUES:
-            complete = partial(_items, partial(_words, _VALUES[name]))
+            complete = partial(items, partial(_words, _VALUES[name]))
         else:
             continue
         setattr(param, "shell_complete", complete)  # noqa: B010  # over a method, as click does
 
 
-def _items(
+def items(
     values: Callable[..., Offered], ctx: click.Context, incomplete: str
 ) -> list[CompletionItem]:
-    """Return what begins as the word at the cursor; nothing in it acts on a terminal."""
+    """Return what begins as the word at the cursor, or the part of it after the last comma; nothing
+    in it acts on a terminal."""
+    before, comma, incomplete = incomplete.rpartition(",")
     try:
         found = [(output.clean(value), about) for value, about in values(ctx, incomplete)]
     except (DrfdError, OSError, ValueError):
         return []
     return [
-        CompletionItem(value, help=output.clean(about))
+        CompletionItem(f"{before}{comma}{value}", help=output.clean(about))
         for value, about in found
-        if value.startswith(incomplete)
+        if value.startswith(incomplete) and value not in before.split(",")
     ]
 
 
@@ -127,8 +155,9 @@ def _recent(ctx: click.Context) -> dict[str, Any]:
 def _ids(verb: str, ctx: click.Context, incomplete: str) -> Iterator[tuple[str, str]]:
     """Yield the jobs that the verb may be about: by id, or by name if a letter has been typed."""
     meant = _MEANT.get(verb)
-    recent = _recent(ctx)["recent"]
+    recent, typed = _recent(ctx)["recent"], ctx.params.get("ids") or ()
     found = [each for each in recent if meant is None or each["state"] in meant]
+    found = [each for each in found if not {str(each["id"]), each["name"]}.intersection(typed)]
     if not incomplete or incomplete[0].isdigit():
         yield from ((str(each["id"]), f"{each['name']} {each['state']}") for each in found)
         return
@@ -159,12 +188,15 @@ def _presets(ctx: click.Context) -> Iterable[str]:
 _VALUES: dict[str, Callable[[click.Context], Iterable[str]]] = {
     "name": _names,
     "pool": partial(_of_daemon, "pools"),
+    "group": partial(_of_daemon, "groups"),
     "user": partial(_of_daemon, "users"),
     "gres": partial(_of_daemon, "gres"),
     "preset": _presets,
     "signal": _signals,
     "number": _signals,
     "export": _variables,
+    "retry_on": lambda _: OUTCOMES,
+    "if_never": lambda _: IF_NEVER,
 }
 
 

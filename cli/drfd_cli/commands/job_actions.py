@@ -245,7 +245,7 @@ suspend = _action(
     "`drf resume`. Their time limits stand still. `drf cancel` kills them without a grace time.",
 )
 resume = _action(
-    "resume", "resumed", "Continue suspended jobs, when their cores and bandwidth are free again."
+    "resume", "resuming", "Continue suspended jobs, when their cores and bandwidth are free again."
 )
 
 

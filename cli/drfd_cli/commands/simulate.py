@@ -329,7 +329,8 @@ def generate(capacity: object, mix: object, **recipe: Any) -> None:
 
 
 #: Commands of a package that only a checkout of drfd's source has.
-EXPERIMENTS = ("alloc", "paper") if find_spec("drfd_experiments") is not None else ()
+_OF_CHECKOUT = ("alloc", "paper")
+EXPERIMENTS = _OF_CHECKOUT if find_spec("drfd_experiments") is not None else ()
 #: The command that is meant if the first argument is a file.
 _DEFAULT = "trace"
 
@@ -352,6 +353,8 @@ class _OrTrace(click.Group):
         if not args:
             ctx.fail("Name a TRACE or a command; drf simulate --help tells more.")
         known = self.list_commands(ctx)
+        if args[0] in _OF_CHECKOUT and args[0] not in known and not Path(args[0]).exists():
+            ctx.fail(f"{args[0]} is an experiment, which only a checkout of drfd's source has")
         if args[0] not in (*known, *ctx.help_option_names):
             near = get_close_matches(args[0], known, 1)
             if near and not Path(args[0]).exists():

@@ -261,7 +261,7 @@ def _read(verb: str, args: Sequence[str], client: Connection) -> JobLine:
             values_of(words, client)
         words.argv, script = _program(words)
     elif not words.argv:
-        raise WrongWords("Missing argument 'COMMAND...'.")
+        raise WrongWords(f"say what to run: drf {verb} -- COMMAND")
     if script is not None:
         name = words.argv[0]
 
@@ -372,7 +372,7 @@ def _program(words: Words) -> tuple[list[str], str | None]:
     is_typed = sys.stdin is None or os.isatty(0)
     text = read_standard_input() if argv or not (is_typed or words.is_dashed) else ""
     if not text and not argv:
-        raise WrongWords("Missing argument 'COMMAND...'.")
+        raise WrongWords("say what to run: drf submit -- COMMAND")
     if not text:
         raise Refused("no-script", "standard input has no script")
     return [STANDARD_INPUT, *argv[1:]], text

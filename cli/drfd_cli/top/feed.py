@@ -41,7 +41,7 @@ _TAIL_LINES = 200
 _OF_EACH_TASK = "each task of an array has an output of its own"
 _DONE = {
     "cancel": "cancelled", "hold": "held", "release": "released", "suspend": "suspended",
-    "resume": "resumed", "signal": "sent {} to", "set": "set {} of",
+    "resume": "resuming", "signal": "sent {} to", "set": "set {} of",
 }  # fmt: skip
 
 

@@ -170,11 +170,14 @@ async def find_recent(
     own = msg.Selection(user=actor.user, name=pattern)
     ended = min(_MOST_READ, request.limit * _READ_FOR_EACH)
     found: dict[int, replies.RecentJobView] = {}
+    groups = set[str]()
     # In the order of their ids.
     async for row in lookup.rows(own, ended=ended):
         job = job_of(row)
         if not owns(actor, job.spec) or request.name not in (None, job.spec.name):
             continue
+        if job.spec.group is not None:
+            groups.add(job.spec.group.name)
         array_id = row.array.id if isinstance(row, Tasks) else job.array_id
         is_live = job.state is not JobState.ENDED
         job_id, state = job.id if array_id is None else array_id, job.shown_state
@@ -190,6 +193,7 @@ async def find_recent(
     engine = lookup.engine
     return {
         "recent": [found[job_id] for job_id in sorted(found, reverse=True)],
+        "groups": sorted(groups),
         "pools": sorted(engine.rules.pools),
         "users": sorted(engine.ledger.job_counts.submissions)[:_MOST_USERS],
         "gres": [name for name, _ in engine.rules.capacity.gres],
