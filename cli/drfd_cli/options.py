@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
-    from click.shell_completion import CompletionItem
-
     from drfd.protocol.replies import JobView
 
     _AnyType = click.ParamType[Any]
@@ -54,6 +52,22 @@ class QuantityParam(_AnyType):
         except Refused as error:
             hint = f" ({error.hint})" if error.hint else ""
             self.fail(f"{error.text.partition(': ')[2] or error.text}{hint}", param, ctx)
+
+
+class KeysParam(_AnyType):
+    """A parameter type of names of columns, joined by commas."""
+
+    name = "KEYS"
+
+    def __init__(self, known: Columns) -> None:
+        self.known = known
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        for name in [] if ctx.resilient_parsing else value.split(","):
+            if name not in self.known:
+                there = ", ".join(self.known)
+                self.fail(f"there is no column {name!r}; there are {there}", param, ctx)
+        return value.split(",")
 
 
 def _job_line() -> ModuleType:
@@ -221,25 +235,10 @@ def prints_result(*, columns: Columns | None = None) -> Callable[[F], F]:
     -o, --parsable and --csv. A verb that has printed everything itself returns its exit code
     instead."""
 
-    def split(context: click.Context, param: click.Parameter, value: str | None) -> Any:
-        known = columns or ()
-        chosen = None if value is None else value.split(",")
-        for name in chosen or ():
-            if name not in known:
-                text = f"there is no column {name!r}; there are {', '.join(known)}"
-                raise click.BadParameter(text)
-        return chosen
-
-    def complete(ctx: click.Context, _: click.Parameter, text: str) -> list[CompletionItem]:
-        from drfd_cli.commands.completion import items
-
-        return items(lambda *_: [(name, "") for name in columns or ()], ctx, text)
-
     options = [click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")]
     if columns is not None:
         options += [
-            click.option("-o", "--columns", "chosen", metavar="KEYS", callback=split,
-                         shell_complete=complete,
+            click.option("-o", "--columns", "chosen", type=KeysParam(columns),
                          help="Only these columns (`-o help` lists all)."),
             click.option("--csv/--parsable", "as_csv", default=None,
                          help="Print lines for programs, with commas or tabs."),

@@ -20,6 +20,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 from drfd.client.words import IF_NEVER, OUTCOMES
 from drfd.common.errors import DrfdError, Refused
 from drfd_cli import output
+from drfd_cli.options import KeysParam
 
 #: The shells, and the file below a prefix such as /usr/local or ~/.local in which each looks.
 PLACES = {
@@ -85,16 +86,18 @@ def offer(verb: str, command: click.Command) -> None:
         elif name == "name" and "states" not in {each.name for each in command.params}:
             # The name of a new job.
             continue
+        elif isinstance(param.type, KeysParam):
+            complete = partial(_items, partial(_words, partial(_always, param.type.known)))
         elif name in ("ids", "job_id", "after"):
-            complete = partial(items, partial(_ids, verb if name != "after" else ""))
+            complete = partial(_items, partial(_ids, verb if name != "after" else ""))
         elif name in _VALUES:
-            complete = partial(items, partial(_words, _VALUES[name]))
+            complete = partial(_items, partial(_words, _VALUES[name]))
         else:
             continue
         setattr(param, "shell_complete", complete)  # noqa: B010  # over a method, as click does
 
 
-def items(
+def _items(
     values: Callable[..., Offered], ctx: click.Context, incomplete: str
 ) -> list[CompletionItem]:
     """Return what begins as the word at the cursor, or the part of it after the last comma; nothing
@@ -113,6 +116,10 @@ def items(
 
 def _variables(ctx: click.Context) -> Iterable[str]:
     return sorted(os.environ)
+
+
+def _always(words: Iterable[str], _: click.Context) -> Iterable[str]:
+    return words
 
 
 def _of_daemon(key: str, ctx: click.Context) -> Iterable[str]:
@@ -195,8 +202,8 @@ _VALUES: dict[str, Callable[[click.Context], Iterable[str]]] = {
     "signal": _signals,
     "number": _signals,
     "export": _variables,
-    "retry_on": lambda _: OUTCOMES,
-    "if_never": lambda _: IF_NEVER,
+    "retry_on": partial(_always, OUTCOMES),
+    "if_never": partial(_always, IF_NEVER),
 }
 
 
