@@ -724,6 +724,23 @@ def test_short_jobs_that_have_ended_do_not_count_as_held(asked, held, passed_on,
     assert machine.starts(2) == ([victim] if is_served else [])
 
 
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_nobody_is_stopped_by_entitlements_that_the_starts_of_the_pass_have_changed(is_alone):
+    """Of carol's group one job may run, so with it nothing waits in her own leaf, and alice, who
+    could have spared her job before, is entitled to what she holds."""
+    pools = {"lab": Pool(users=frozenset({"carol", "dave"}))}
+    machine = Machine(replace(rules(), pools=pools, preempting=SOON))
+    machine.start(in_lab(DAVE, 5.5, 0), 0)
+    machine.start(of(ALICE, 2.5, 0), 0)
+    victim = machine.start(may_go(ALICE, 1), 0)
+    machine.submit(of(BOB, 1, 0), 1)
+    assert machine.starts(1) == []
+    machine.submit(of(CAROL, 9, group=UserGroup("g", 1)), 400)
+    first = [] if is_alone else [machine.submit(in_lab(CAROL, 0, 1, group=UserGroup("g", 1)), 400)]
+    assert machine.starts(400) == (first or [victim])
+    assert machine.starts(401) == []
+
+
 def test_a_suspended_job_is_not_stopped_and_its_exempt_time_goes_on_when_it_does():
     bench = Bench(rules())
     bench.start(of(ALICE, 5, 0))

@@ -221,6 +221,9 @@ class Scheduler:
         # In a drain or a pause nothing was decided.
         if how is None or last is None or last.share_tree is None:
             return
+        if self._wait_index is not None and self._wait_index.loses_leaves(ledger.changes):
+            # A start has closed a group whose jobs alone waited there: the next pass decides.
+            return
         is_awaited = any(each.is_forced for each in last.reservations)
         if not ledger.job_counts.preemptible and not is_awaited:
             self._starvation = Starvation()

@@ -137,6 +137,10 @@ class WaitIndex:
             self.touch(leaf, demands)
         changes.leaves.clear()
 
+    def loses_leaves(self, changes: Changes) -> bool:
+        """Return whether these changes divide the machine among fewer leaves."""
+        return any(leaf in self._held and not self._is_active(leaf) for leaf in changes.leaves)
+
     def begin(
         self,
         pass_context: PassContext,
