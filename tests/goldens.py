@@ -246,7 +246,7 @@ ORDERS: list[Order] = [
     *(protocol.ControlOrder(**_ONE, do=do) for do in get_args(protocol.Control)),
 ]  # fmt: skip
 _NOW = {"at_s": 7.5, "mono_s": 2.5}
-_FAILED = {**_NOT_FOUND, "has_space": False, "counters": {}}
+_FAILED = {**_NOT_FOUND, "has_space": False}
 REPORTS: list[Message] = [
     {
         "report": "hello", "version": protocol.VERSION, "kind": "none",

@@ -614,8 +614,10 @@ class Launcher(Performer[LocalAttempt]):
             records,
             alive=alive,
             jobs_stop=self.jobs_stop,
-            # What a runner that was killed has not recorded.
-            counters={} if alive or records.exited else self.confinement.numbers(attempt.key),
+            # What a runner that was killed has not recorded: no other has left its cgroups.
+            counters={}
+            if alive or records.exited or records.launch_failed
+            else self.confinement.numbers(attempt.key),
             at_s=time.time(),
             boot_id=self._boot_id,
         )
@@ -626,7 +628,7 @@ class Launcher(Performer[LocalAttempt]):
                     continue
                 attempt.is_reported = self.port.is_connected
             if kind == "launch_failed":
-                kind, facts = "start_failed", {"failed": self._failed(attempt.key, records)}
+                kind, facts = "start_failed", {"failed": self._failed(records)}
             if kind == "missing" and attempt.lost_runners >= _MAX_LOST_RUNNERS:
                 kind, facts = "launch_failed", failure(_RUNNERS_LOST, _LAUNCHER_SHORT)
             if kind == "exited" and attempt.state is AttemptState.BARE:
@@ -639,18 +641,17 @@ class Launcher(Performer[LocalAttempt]):
         else:
             self._tell("notified", attempt, **attempt.notice)
 
-    def _failed(self, key: Key, records: Records) -> Message:
+    def _failed(self, records: Records) -> Message:
         """Return what is told of a start that failed. What its record says is not read here: its
         user may have written it."""
-        counters = self.confinement.numbers(key)
         has_space = records.created.get("space") is not None
-        return {**(records.launch_failed or {}), "has_space": has_space, "counters": counters}
+        return {**(records.launch_failed or {}), "has_space": has_space}
 
-    def _notice(self, key: Key, records: Records) -> Message:
+    def _notice(self, records: Records) -> Message:
         """Return what became of a notification, nothing of which runs any more."""
         owner = records.owner.facts()
         if records.launch_failed is not None:
-            return {"of": owner, "failed": self._failed(key, records)}
+            return {"of": owner, "failed": self._failed(records)}
         exited = records.exited or {}
         names = exited.keys() & {"exit_code", "signal", "is_stopped"}
         return {"of": owner, "ended": {name: exited[name] for name in names}}
@@ -749,7 +750,7 @@ class Launcher(Performer[LocalAttempt]):
             self._admit(attempt)
         else:
             if records is not None and records.is_notice:
-                attempt.notice = attempt.notice or self._notice(attempt.key, records)
+                attempt.notice = attempt.notice or self._notice(records)
             self._unlink(attempt)
             is_last = attempt.pending is None
             self._happen(attempt, AttemptEvent.CLEARED if is_last else AttemptEvent.REPLACED)

@@ -100,6 +100,16 @@ def test_use_comes_from_the_two_latest_samples(meter, tmp_path):
     )  # fmt: skip
 
 
+def test_the_cgroups_of_an_ended_attempt_are_not_looked_at(meter, tmp_path):
+    """They are being removed: who looks waits for that, and here everybody would."""
+    meter.watch(KEY, 99, "drfd/1.1")
+    write(tmp_path, 10**9, 50, 700)
+    meter.sample(JOB)
+    write(tmp_path, 9 * 10**9, 90, 900)
+    usage = meter.finish(JOB, 2.0)
+    assert usage is not None and usage.memory_peak_bytes == 700
+
+
 #: Holds a core and may use three more; started at 990 on the meter's clock.
 RANGED_JOB = structs.replace(
     JOB, spec=spec(asks=demand(1, 1), cores_max_milli=4000), started_mono_s=990.0
@@ -222,6 +232,8 @@ def test_a_pinned_jobs_cpus_are_read_from_either_version(meter, tmp_path):
     assert meter.pinned_cpus(JOB) == "0-3,8"
     for other in (
         structs.replace(JOB, state=JobState.SUSPENDED),
+        # Its cgroup is being removed.
+        structs.replace(JOB, state=JobState.CLEANING),
         structs.replace(JOB, cgroup=None),
     ):
         assert meter.pinned_cpus(other) is None

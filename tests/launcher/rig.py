@@ -272,7 +272,7 @@ class AttemptFiles:
         attempt = attempt_files.read(self.fd, key)
         assert attempt is not None, f"no attempt {key}"
         if attempt.launch_failed is not None:
-            known = {"has_space": attempt.created.get("space") is not None, "counters": {}}
+            known = {"has_space": attempt.created.get("space") is not None}
             failed = msgspec.convert({**attempt.launch_failed, **known}, StartFailure)
             words = failed.in_words(attempt.owner.user)
             record = {"text": words.text} if words.whose is None else words._asdict()

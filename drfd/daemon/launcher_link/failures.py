@@ -131,17 +131,11 @@ class StartFailure(Struct, frozen=True, kw_only=True):
     report: Annotated[str, Meta(pattern=r"\A([0-9a-f]{2})*\Z")]
     #: Whether the attempt has a private temporary space.
     has_space: bool
-    #: The counters of the attempt's cgroup.
-    counters: dict[str, int]
 
     def in_words(self, user: str | None) -> FailureText:
-        """Return why the program of this user could not be run. A shortage of memory is a final one
-        if the job has hit its own limit, because it would hit it again."""
+        """Return why the program of this user could not be run."""
         report = bytes.fromhex(self.report)
-        failure = of_root(report) if self.by_root else of_job(report, user, self.has_space)
-        if failure.resource == MEMORY and judge(self.counters).counted.get("limit_hits"):
-            return FailureText(failure.text)
-        return failure
+        return of_root(report) if self.by_root else of_job(report, user, self.has_space)
 
 
 class NoticeEnd(Struct, frozen=True, kw_only=True):

@@ -244,9 +244,10 @@ class Meter:
         return breach
 
     def finish(self, job: Job, cpu_s: float, ended_mono_s: float | None = None) -> Usage | None:
-        """Take the last sample of an ended attempt, whose counters are still there, and return the
-        final reading, or None if there was no sample before: then the runner's figures are all that
-        is known, unless the use of GPUs, or above the lower end, is known from before a restart.
+        """Return the final reading of an ended attempt, or None if there was no sample: then the
+        runner's figures are all that is known, unless the use of GPUs, or above the lower end, is
+        known from before a restart. Its cgroups are being removed, so they are not looked at: that
+        would wait for the removal, and with it everybody.
         `cpu_s` is the processor time that the runner saw the attempt use until its end, whose time
         on the monotonic clock is None if it is not known."""
         watched = self._watched.get((job.id, job.attempt))
@@ -254,8 +255,6 @@ class Meter:
             self._note_beyond(job, cpu_s, ended_mono_s)
         if watched is None:
             return self.usage(job)
-        if watched.samples:
-            self._sample(job, watched)
         usage = self.usage(job)
         watched.cpu_s = max(watched.cpu_s, cpu_s)
         return usage
@@ -394,7 +393,7 @@ class Meter:
 
     def pinned_cpus(self, job: Job) -> str | None:
         """Return the CPUs that the job has for itself now, as "0-3,8", or None."""
-        if job.cgroup is None or job.state is JobState.SUSPENDED:
+        if job.cgroup is None or job.state is not JobState.RUNNING:
             return None
         return measurements.pinned_cpus(self.mounts, job.cgroup)
 

@@ -257,10 +257,12 @@ class Cgroups(Confinement):
 
     def signal(self, key: Key, attempt: Records | None, *numbers: int) -> None:
         members, first = self._members(key), first_process(attempt)
+        # Afterwards the job may have ended, and who looks at its cgroups waits for their removal.
+        escaped = members.escaped(attempt)
         members.signal(*numbers, first=first)
-        escaped = partial(members.escaped, attempt)
-        for number in numbers:
-            process.signal_those(reached(escaped(), number, first), escaped, number_of(number))
+        for number in numbers if escaped else ():
+            listed = partial(members.escaped, attempt)
+            process.signal_those(reached(escaped, number, first), listed, number_of(number))
 
     def freeze(self, key: Key, attempt: Records | None) -> bool:
         return self._members(key).freeze()
@@ -280,7 +282,7 @@ class Cgroups(Confinement):
             process.signal_those(escaped, partial(members.escaped, attempt), SIGKILL)
             return not escaped
         members.kill()
-        return not members.is_populated()
+        return False
 
     def numbers(self, key: Key) -> Counted:
         return read_counters(self._counters(key))

@@ -854,6 +854,24 @@ def test_processes_are_signalled_while_they_cannot_fork(kernel, start):
     assert kernel.freezes() == [True, False]
 
 
+def test_after_a_signal_a_jobs_cgroups_are_not_looked_at(kernel, start, tmp_path, monkeypatch):
+    """It may have ended by it, and who looks waits for their removal."""
+    kernel.create()
+    runner = start("sh", "-c", "sleep 60 & echo $! >a; wait", cwd=tmp_path)
+    kernel.inhabit(pid_in(tmp_path / "a"))
+    me = {"pid": runner.pid, "start_ticks": process.start_ticks(runner.pid)}
+    pids_in = processes.pids_in
+
+    def listed(directory: str) -> list[int]:
+        assert kernel.freezes()[-1:] != [False]
+        return pids_in(directory)
+
+    monkeypatch.setattr(processes, "pids_in", listed)
+    ours = Records(created={"boot_id": process.boot_id()}, runner=me)
+    kernel.place.signal(KEY, ours, signal.SIGTERM, signal.SIGCONT)
+    assert runner.wait(WAIT_S) == 0
+
+
 @on_v2
 def test_processes_in_cgroups_further_in_are_signalled_too(kernel, start, monkeypatch):
     """Threads in a cgroup of their own are with their process: the kernel refuses to list them.
