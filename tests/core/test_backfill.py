@@ -8,7 +8,7 @@ without reason, and no job starves.
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations
 from operator import itemgetter
@@ -832,18 +832,38 @@ def comparable(reservation: Reservation) -> tuple[object, ...]:
     return reservation.job_id, reservation.start_s, held, extra.sums, extra.nodes
 
 
-def test_a_small_job_that_is_late_itself_is_reserved_for_beside_a_big_one_of_a_whole_node():
+def test_a_small_job_that_is_late_itself_is_reserved_for_beside_big_ones_of_a_whole_node():
     free, whole = node_room((10, 10)), (10, 10)
     held = Allocation(whole, {"n0": whole})
     big = Reservation(
         job_id=1, leaf="root.a", demand=whole, held=held, start_s=5.0, end_s=9.0,
         extras={ROOT: free - held}, due_s=5.0, passes=Fraction(1, 10),
     )  # fmt: skip
-    (small, next_s), now_s = ((1, 1), 9.0), 0.0
-    found = shadow(small, 100.0, free=free, now_s=now_s, ends=(), reservations=[big])
-    assert found is not None and found.start_s == now_s, "it passes"
-    not_small = shadow((2, 1), 100.0, free=free, now_s=now_s, ends=(), reservations=[big])
-    assert not_small is not None and not_small.start_s == next_s
+    second, now_s = replace(big, start_s=9.0, end_s=12.0), 0.0
+    for before, next_s in (([big], 9.0), ([big, second], 12.0)):
+        found = shadow((1, 1), 100.0, free=free, now_s=now_s, ends=(), reservations=before)
+        assert found is not None and found.start_s == now_s, "it passes"
+        not_small = shadow((2, 1), 100.0, free=free, now_s=now_s, ends=(), reservations=before)
+        assert not_small is not None and not_small.start_s == next_s
+
+
+@pytest.mark.parametrize(
+    ("asked", "drains", "start_s", "parts"),
+    [((0, 3), [0], 0.0, (0, 3)), ((6, 8), [1], 5.0, (0, 8)), ((0, 3), [0, 1], 99.0, (3, 0))],
+)
+def test_jobs_that_are_reserved_for_have_different_gpus(asked, drains, start_s, parts):
+    """Others have the first GPU, which a part would fit best, and the second one."""
+    room, runs, others = gpu_room(2), Allocation((6, 7), {"": (6, 7, 4, 3)}), []
+    for is_drain, own in zip(drains, ((8, 0), (0, 8)), strict=False):
+        held = Allocation((6, 8), {"": (6, 8, *own)})
+        others.append(Reservation(
+            job_id=1, leaf="root.a", demand=held.sums, held=held, start_s=5.0, end_s=99.0,
+            extras={ROOT: room - held}, due_s=5.0, is_drain=bool(is_drain),
+        ))  # fmt: skip
+    ends = [(5.0, 0, runs)]
+    found = shadow(asked, 9.0, free=room - runs, now_s=0.0, ends=ends, reservations=others)
+    assert found is not None
+    assert (found.start_s, found.held.parts("")) == (start_s, parts)
 
 
 @given(

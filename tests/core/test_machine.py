@@ -582,6 +582,20 @@ def test_a_gpu_in_use_outside_gets_no_more_jobs_though_some_run_on_it():
     assert gpus_of(bench.job(third)) == ("1",)
 
 
+@pytest.mark.parametrize(("at_s", "limit_s"), [(32, 9000), (4700, 60)], ids=["long", "drain"])
+def test_a_job_beside_a_reservation_is_not_placed_on_the_gpu_of_the_reserved_one(at_s, limit_s):
+    """There it would fit best. It would run on when that is free, or a drain is to empty it."""
+    reserving = ReservationSettings(drain_after_s=1000)
+    bench, scheduler = Bench(with_shared_gpus(2, reserving=reserving)), Scheduler(3600)
+    for memory in (14, 12):
+        bench.start(of_gpu_memory(memory, time_limit_s=None))
+    bench.submit(of_gpus(1, pool="root.bob", actor=BOB))
+    assert pass_of(bench, scheduler, 31) == []
+    beside = bench.submit(of_gpu_memory(6, time_limit_s=limit_s), at_s=at_s)
+    assert pass_of(bench, scheduler, at_s) == [beside]
+    assert gpus_of(bench.job(beside)) == ("1",)
+
+
 def test_the_newest_jobs_on_one_gpu_make_room_for_who_starves():
     bench = Bench(with_shared_gpus(2))
     for at_s in (0, 10, 20, 30):
