@@ -10,6 +10,7 @@ from msgspec import structs
 
 from core.worlds import change, of, refused
 from drfd.common.errors import NotPermitted, Refused
+from drfd.common.owner import Owner
 from drfd.common.units import parse_memory, parse_size
 from drfd.core.decisions import stimuli as st
 from drfd.core.decisions.outcome import (
@@ -24,11 +25,12 @@ from drfd.core.decisions.outcome import (
     suggest_memory,
     timeout_text,
 )
+from drfd.core.decisions.reconciliation import leftovers, missing_attempts
 from drfd.core.explain.reasons import explain_wait
 from drfd.core.fairness.rules import Rules
 from drfd.core.ledger.postponed import MOST_PAUSE_S, next_try
 from drfd.core.model import events as ev
-from drfd.core.model.effects import SendSignals, signals_owed
+from drfd.core.model.effects import RemoveAttempt, SendSignals, signals_owed
 from drfd.core.model.job import (
     RETRIED_BY_DEFAULT,
     Dependency,
@@ -438,6 +440,22 @@ def test_the_pause_before_a_retry_can_be_cut_short(bench):
     assert isinstance(event, ev.Altered)
     assert event.text == "may start at once"
     assert bench.schedule(1) == [job_id]
+
+
+def test_what_is_known_of_an_earlier_attempt_says_nothing_of_the_present_one(bench):
+    bench.bring(S.RUNNING)
+    bench.preempt(1)
+    bench.finish(1)
+    assert bench.schedule() == [1]
+    assert bench.feed(launched()) == []
+    bench.feed(launched(1, 2))
+    assert bench.feed(ended()) == []
+    known = dict.fromkeys([(1, 1), (1, 2)], Owner())
+    assert leftovers(bench.ledger, known, "", {}.get).removals == [RemoveAttempt(1, 1)]
+    (missing,) = missing_attempts(bench.ledger, {(1, 1)}, now().at_s)
+    assert missing.key == (1, 2)
+    bench.feed(missing)
+    assert bench.feed(st.RemovedReport(now().at_s, 1, 1)) == []
 
 
 # -- warnings --------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from drfd.core.scheduling import backfill
 from drfd.core.scheduling.backfill import KeptReservation
 from drfd.core.scheduling.gates import SlotsTaken
 from drfd.core.scheduling.kept_free import ExternalLoad
+from drfd.core.scheduling.preemption import Departures
 from drfd.core.scheduling.release_times import RunTimes
 from drfd.core.scheduling.scheduler import Scheduler
 from drfd.core.scheduling.waits import MachineShort, OwesIdle
@@ -772,6 +773,24 @@ def test_a_stopped_job_has_its_time_to_end_and_as_much_to_be_cleared_away(has_en
         assert machine.starts(at_s) == []
         assert any(each.is_forced for each in machine.scheduler.reservations) == is_kept
     assert starving in machine.bench.ledger.jobs
+
+
+def test_a_job_that_gives_way_once_more_has_its_time_anew():
+    """Nobody has looked while it ran again."""
+    bench, departures = Bench(rules()), Departures()
+    job_id = bench.start(may_go(ALICE, 4))
+    for attempt, at_s in ((1, 0), (2, 1000)):
+        bench.preempt(job_id, at_s=at_s)
+        assert departures.update(bench.ledger, now(at_s).mono_s, 0.0)
+        bench.feed(ended(job_id, attempt, at_s))
+        bench.feed(RemovedReport(now(at_s).at_s, job_id, attempt))
+        assert bench.schedule(at_s) == [job_id]
+        bench.feed(launched(job_id, attempt + 1))
+    for at_s in (2000, 3000):
+        bench.befall(happened(ev.SuspendRequested, job_id, at_s, by=None, text="for job 9"))
+        assert departures.update(bench.ledger, now(at_s).mono_s, 0.0)
+        bench.feed(FrozenReport(now(at_s).at_s, job_id, 3, mono_s=now(at_s).mono_s))
+        assert bench.schedule(at_s) == [job_id]
 
 
 def test_when_room_is_given_up_that_nobody_leaves_it_is_made_for_another_who_starves():
