@@ -33,7 +33,7 @@ from drfd.core.fairness.share_tree import (
     path_up,
 )
 from drfd.core.model.calendar import NOTHING, Calendar, LimitSpan, LimitSteps, make_calendar
-from drfd.core.model.job import ROOT, Actor, JobSpec, JobState
+from drfd.core.model.job import ROOT, Actor, JobSpec, JobState, Outcome
 from drfd.core.model.resources import Axes, Resources
 from drfd.core.scheduling.release_times import Certainty, StartForecast
 from drfd.core.scheduling.scheduler import Scheduler
@@ -333,13 +333,14 @@ def test_a_clock_that_is_set_back_a_little_changes_no_order():
 
 def test_a_scheduler_dates_use_from_the_future_back_when_it_hears_of_it_and_in_each_pass():
     bench = Bench()
-    job = bench.job(bench.submit())
+    job = structs.replace(bench.job(bench.submit()), outcome=Outcome.FAILED)
     rules, scheduler = bench.rules, Scheduler(half_life_s=7 * DAY)
     ahead = structs.replace(job, started_at=now(10 * YEAR - 50).at_s, ended_at=now(10 * YEAR).at_s)
     usual = structs.replace(job, started_at=now(-50).at_s, ended_at=now(0).at_s)
     # As a restarted daemon reads it in the journal.
     scheduler.remember([ahead], rules, now(0))
     read = dict(scheduler.past_usage)
+    assert scheduler._short_jobs.forget(now(rules.min_charge_s).mono_s) == [job.spec.leaf]
     scheduler = Scheduler(half_life_s=7 * DAY)
     scheduler.remember([usual], rules, now(0))
     assert read == pytest.approx(scheduler.past_usage)

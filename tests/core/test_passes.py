@@ -110,13 +110,26 @@ def test_a_reserved_job_starts_only_within_the_limit_of_its_pool():
     assert machine.scheduler.last_plan.starts[reserved].why is StartReason.RESERVATION
 
 
-def test_a_job_from_before_the_clock_was_set_back_has_waited_longest():
-    """By its own time it would get a reservation in some hours."""
+@pytest.mark.parametrize(("at_s", "late"), [([0], 1), ([10_000, 0], 1), ([10_000, 9_990], 0)])
+def test_a_job_from_before_the_clock_was_set_back_has_waited_longest(at_s, late):
+    """By its own time it would get a reservation in some hours. A few seconds change nothing."""
     machine = Machine()
     machine.start(of(CAROL, 5), 10_000)
     big = machine.submit(of(ALICE, 9), 10_000)
-    assert machine.starts(0) == []
-    assert [each.job_id for each in machine.scheduler.reservations] == [big]
+    assert not any(map(machine.starts, at_s))
+    assert [each.job_id for each in machine.scheduler.reservations] == [big] * late
+
+
+def test_use_from_before_the_clock_was_set_back_counts_as_of_now_for_those_who_wait_already():
+    """Alice has used the machine for 100 s while the clock was ahead by years, bob for an hour."""
+    machine, ahead_s = Machine(), 10**8
+    machine.finish(machine.start(of(BOB, 9), 0), 3600)
+    machine.finish(machine.start(of(ALICE, 9), ahead_s), ahead_s + 100)
+    last = machine.start(of(CAROL, 9), ahead_s + 100)
+    _, first = [machine.submit(of(actor, 9), ahead_s + 100) for actor in (BOB, ALICE)]
+    assert not any(map(machine.starts, (ahead_s + 100, 3700)))
+    machine.finish(last, 3701)
+    assert machine.starts(3701) == [first]
 
 
 def test_suspended_jobs_come_first_in_a_drain_only():
