@@ -209,8 +209,11 @@ def test_who_waits_for_a_closed_node_holds_nobody_up_and_is_told_of_it():
 
 @pytest.mark.parametrize("policy", CONFIGURABLE)
 def test_nobody_waits_behind_a_job_of_a_closed_node(policy):
+    """Nor behind one of a user whose limit has become smaller than it."""
     bench = Bench(with_nodes((4, 8), (4, 8), policy=policy, slots=9))
     drained(bench, "n1")
+    bench.submit(node_job(1, 8))
+    bench.rules = replace(bench.rules, pools={"alice": Pool(limit={"memory": 7 * GIB})})
     bound = bench.submit(node_job(1, node="n1"))
     others = [bench.submit(node_job(3)) for _ in range(2)]
     assert bench.schedule() == others[:1]

@@ -87,6 +87,12 @@ class Machine:
                 self.bench.feed(launched(job_id, job.attempt, at_s=at_s))
         return found
 
+    def restart(self, at_s):
+        """What outlives the daemon of reservations is all that the next scheduler knows."""
+        stored = [each.kept for each in self.scheduler.reservations]
+        self.scheduler = Scheduler(half_life_s=3600.0)
+        self.scheduler.restore(stored, self.bench.ledger, now(at_s).at_s)
+
     def finish(self, job_id, at_s):
         self.bench.feed(ended(job_id, self.bench.job(job_id).attempt, at_s=at_s))
         job = self.bench.job(job_id)
@@ -250,16 +256,13 @@ def test_a_reservation_is_as_late_after_a_drain_or_a_restart_as_before(is_drain)
     machine.start(of(BOB, 5, limit_s=None), 0)
     reserved = machine.submit(of(ALICE, 9), 1)
     assert machine.starts(31) == []
-    scheduler, ledger = machine.scheduler, machine.bench.ledger
     first, second = (machine.submit(of(CAROL, 2, limit_s=60), 4000) for _ in range(2))
     if is_drain:
         machine.bench.feed(DrainAsked(now(4000), True, ADMIN))
         assert machine.starts(4000) == []
         machine.bench.feed(DrainAsked(now(4100), False, ADMIN))
     else:
-        stored = [each.kept for each in scheduler.reservations]
-        machine.scheduler = Scheduler(half_life_s=3600.0)
-        machine.scheduler.restore(stored, ledger, now(4000).at_s)
+        machine.restart(4000)
     assert machine.starts(4100) == [first, second]
     machine.finish(second, 4160)
     machine.submit(of(CAROL, 0.5, 0, limit_s=60), 4601)
@@ -303,6 +306,23 @@ def test_a_reservation_within_the_limit_of_a_pool_counts_for_a_limit_of_its_user
     assert machine.starts(32) == []
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"reserving": ReservationSettings(reserves=False)},
+        {"pools": {"p": Pool(limit={"cores": 2500}), "p.q": Pool(limit={"cores": 4000})}},
+    ],
+)
+def test_a_reservation_ends_that_other_rules_would_not_make(changes):
+    machine = Machine(replace(rules(), pools={"p": Pool(), "p.q": Pool(limit={"cores": 4000})}))
+    machine.start(of(ALICE, 2, pool="root.p.q"), 0)
+    machine.submit(of(ALICE, 4, pool="root.p.q"), 1)
+    assert machine.starts(31) == []
+    machine.rules = machine.bench.rules = replace(machine.rules, **changes)
+    passes = machine.submit(of(BOB, 0.5, pool="root.p.q", limit_s=9000), 32)
+    assert (machine.starts(32), machine.scheduler.reservations) == ([passes], ())
+
+
 def test_of_two_reserved_jobs_of_a_group_only_as_many_start_as_may_run_at_once():
     machine = Machine(replace(rules(), reserving=ReservationSettings(depth=2)))
     group = UserGroup("sweep", 1)
@@ -310,6 +330,18 @@ def test_of_two_reserved_jobs_of_a_group_only_as_many_start_as_may_run_at_once()
     stored = [KeptReservation(each, now().at_s) for each in both]
     machine.scheduler.restore(stored, machine.bench.ledger, now().at_s)
     assert machine.starts(1) == both[:1]
+
+
+def test_who_is_reserved_for_behind_another_takes_a_part_of_what_that_leaves():
+    """Dave's job starts before alice's, and beside hers there is no room for both others."""
+    machine = Machine(replace(rules(), reserving=ReservationSettings(depth=2)))
+    for actor, cores, limit_s in ((BOB, 5, 1000), (CAROL, 2, 500)):
+        machine.start(of(actor, cores, limit_s=limit_s), 0)
+    for actor, cores in ((ALICE, 6), (DAVE, 3)):
+        machine.submit(of(actor, cores), 1)
+    assert machine.starts(31) == []
+    machine.submit(of(CAROL, 1, limit_s=9000), 32)
+    assert machine.starts(32) == []
 
 
 def test_jobs_pass_one_that_has_waited_too_long_as_soon_as_something_is_reserved_for_it():
@@ -335,7 +367,7 @@ def test_a_job_is_expected_to_end_at_its_time_limit_at_the_latest():
         assert run_times.end_s(job, now(at_s).at_s) == now(end_s).at_s
 
 
-def test_a_drain_forgives_no_debt():
+def test_neither_a_drain_nor_other_books_forgive_a_debt():
     machine = Machine()
     machine.start(of(CAROL, 5), 0)
     machine.submit(of(BOB, 9), 0)
@@ -345,6 +377,8 @@ def test_a_drain_forgives_no_debt():
     assert before.owed > 0
     machine.bench.feed(DrainAsked(now(40), True, ADMIN))
     assert machine.starts(40) == []
+    assert machine.scheduler.debts["root.bob"].owed == before.owed
+    machine.scheduler.forget_derived_state()
     assert machine.scheduler.debts["root.bob"].owed == before.owed
 
 
@@ -387,12 +421,15 @@ def test_a_changed_demand_of_an_array_is_reserved_for_and_not_the_one_before():
     assert machine.scheduler.reservations == ()
 
 
-def test_a_changed_demand_is_reserved_for_and_not_the_one_before():
+@pytest.mark.parametrize("is_restarted", [True, False])
+def test_a_changed_demand_is_reserved_for_and_not_the_one_before(is_restarted):
     """Beside 5 of 9 cores there is room for a long job of 4, beside 9 there was none."""
     machine = Machine()
     machine.start(of(BOB, 5, limit_s=1000), 0)
     changed = machine.submit(of(ALICE, 9), 1)
     assert machine.starts(31) == []
+    if is_restarted:
+        machine.restart(40)
     machine.scheduler.forget_reservation(changed, machine.bench.ledger)
     change(machine.bench, changed, demand=Demand(cores_milli=5000))
     long = machine.submit(of(CAROL, 4, limit_s=9000), 40)
@@ -488,6 +525,9 @@ def test_a_big_job_keeps_its_reservation_beside_the_room_for_a_starving_one():
     assert sorted(machine.starts(5000)) == victims
     assert machine.starts(5001) == []
     assert [each.job_id for each in machine.scheduler.reservations] == [starving, big]
+    assert machine.scheduler.ahead().reservations == machine.scheduler.reservations
+    assert machine.starts(5080) == [], "neither victim has ended"
+    assert [each.job_id for each in machine.scheduler.reservations] == [big]
 
 
 def test_nobody_is_stopped_for_another_of_the_pool_that_starves():

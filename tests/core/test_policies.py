@@ -224,8 +224,8 @@ def test_algorithm_1_goes_on_when_only_a_limit_stops_somebody():
 def test_nobody_waits_for_a_job_that_the_machine_cannot_run_any_more():
     """Its configuration was changed while the job waited."""
     for policy in ("fifo", "easy", "algorithm1"):
-        world = World(Tree((5,)), [Ask("root.a", (9,)), Ask("root.a", (2,))])
-        assert done_by(policy, world).admitted == [2]
+        asks = [Ask(f"root.{leaf}", (size,)) for leaf, size in (("a", 9), ("b", 9), ("a", 2))]
+        assert done_by(policy, World(Tree((5,)), asks)).admitted == [3]
 
 
 def test_easy_starts_nothing_where_nobody_knows_when_enough_will_be_free():
