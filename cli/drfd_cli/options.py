@@ -54,20 +54,20 @@ class QuantityParam(_AnyType):
             self.fail(f"{error.text.partition(': ')[2] or error.text}{hint}", param, ctx)
 
 
-class KeysParam(_AnyType):
+class KeysParam(QuantityParam):
     """A parameter type of names of columns, joined by commas."""
 
-    name = "KEYS"
-
     def __init__(self, known: Columns) -> None:
+        super().__init__("KEYS", self._chosen)
         self.known = known
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        for name in [] if ctx.resilient_parsing else value.split(","):
+    def _chosen(self, text: str) -> list[str]:
+        names = text.split(",")
+        for name in names:
             if name not in self.known:
-                there = ", ".join(self.known)
-                self.fail(f"there is no column {name!r}; there are {there}", param, ctx)
-        return value.split(",")
+                there = f"there is no column {name!r}; there are {', '.join(self.known)}"
+                raise Refused("bad-value", f"columns: {there}")
+        return names
 
 
 def _job_line() -> ModuleType:

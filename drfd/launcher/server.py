@@ -15,6 +15,7 @@ import selectors
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -84,15 +85,15 @@ def reports_from(
     *,
     alive: bool,
     jobs_stop: JobsStopRecord | None,
-    counters: Counted,
+    counters: Callable[[], Counted],
     at_s: float,
     boot_id: str,
 ) -> list[tuple[str, Message]]:
     """Return (kind, facts) of each report that an attempt file gives rise to.
 
     `alive` tells whether the runner is alive, and `jobs_stop` when all jobs were last stopped from
-    outside. `counters` are the present ones of an attempt whose runner is gone and has recorded
-    none. `boot_id` and `at_s` are the present boot and time."""
+    outside. `counters` reads the present ones, of an attempt whose runner was killed: it alone has
+    left its cgroups, and has recorded none. `boot_id` and `at_s` are the present boot and time."""
     reports: list[tuple[str, Message]] = []
     created = attempt.created
     was_stopped = jobs_stop is not None and jobs_stop.affected(attempt)
@@ -108,12 +109,12 @@ def reports_from(
     if attempt.launch_failed is not None:
         reports.append(("launch_failed", attempt.launch_failed))
     elif attempt.exited is not None and was_stopped:
-        at_s, counters = attempt.exited["at_s"], attempt.exited["counters"]
-        reports.append(("exited", _unknown_end(was_stopped, is_of_old, at_s, counters)))
+        at_s, recorded = attempt.exited["at_s"], attempt.exited["counters"]
+        reports.append(("exited", _unknown_end(was_stopped, is_of_old, at_s, recorded)))
     elif attempt.exited is not None and not alive:
         reports.append(("exited", attempt.exited))
     elif not alive and (attempt.may_have_run or is_of_old):
-        reports.append(("exited", _unknown_end(was_stopped, is_of_old, at_s, counters)))
+        reports.append(("exited", _unknown_end(was_stopped, is_of_old, at_s, counters())))
     elif not alive:
         # Its runner died before the program was released: this counts as never launched.
         reports.append(("missing", {}))
@@ -614,10 +615,7 @@ class Launcher(Performer[LocalAttempt]):
             records,
             alive=alive,
             jobs_stop=self.jobs_stop,
-            # What a runner that was killed has not recorded: no other has left its cgroups.
-            counters={}
-            if alive or records.exited or records.launch_failed
-            else self.confinement.numbers(attempt.key),
+            counters=partial(self.confinement.numbers, attempt.key),
             at_s=time.time(),
             boot_id=self._boot_id,
         )

@@ -166,9 +166,11 @@ DONE = ("exited", ENDED | {"counters": COUNTED})
 MISSING: tuple[str, Message] = ("missing", {})
 
 
-def news(attempt: Records, *, boot_id: str = "b", **facts: Any) -> list[tuple[str, Message]]:
+def news(
+    attempt: Records, *, counters: Counted, boot_id: str = "b", **facts: Any
+) -> list[tuple[str, Message]]:
     """As it is told at second 9 of a boot."""
-    return reports_from(attempt, at_s=9.0, boot_id=boot_id, **facts)
+    return reports_from(attempt, at_s=9.0, boot_id=boot_id, counters=lambda: counters, **facts)
 
 
 def lost(counters: Counted, loss: str = RUNNER_GONE) -> tuple[str, Message]:

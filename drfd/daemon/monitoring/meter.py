@@ -247,16 +247,15 @@ class Meter:
         """Return the final reading of an ended attempt, or None if there was no sample: then the
         runner's figures are all that is known, unless the use of GPUs, or above the lower end, is
         known from before a restart. Its cgroups are being removed, so they are not looked at: that
-        would wait for the removal, and with it everybody.
-        `cpu_s` is the processor time that the runner saw the attempt use until its end, whose time
-        on the monotonic clock is None if it is not known."""
+        would wait for the removal, and with it everybody. `cpu_s` is the processor time that the
+        runner saw the attempt use until its end, whose time on the monotonic clock is None if it is
+        not known."""
         watched = self._watched.get((job.id, job.attempt))
         if ended_mono_s is not None:
             self._note_beyond(job, cpu_s, ended_mono_s)
-        if watched is None:
-            return self.usage(job)
         usage = self.usage(job)
-        watched.cpu_s = max(watched.cpu_s, cpu_s)
+        if watched is not None:
+            watched.cpu_s = max(watched.cpu_s, cpu_s)
         return usage
 
     def _sample(self, job: Job, watched: Watched) -> tuple[Outcome, str] | None:

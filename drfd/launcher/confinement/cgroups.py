@@ -257,11 +257,11 @@ class Cgroups(Confinement):
 
     def signal(self, key: Key, attempt: Records | None, *numbers: int) -> None:
         members, first = self._members(key), first_process(attempt)
+        listed = partial(members.escaped, attempt)
         # Afterwards the job may have ended, and who looks at its cgroups waits for their removal.
-        escaped = members.escaped(attempt)
+        escaped = listed()
         members.signal(*numbers, first=first)
-        for number in numbers if escaped else ():
-            listed = partial(members.escaped, attempt)
+        for number in numbers:
             process.signal_those(reached(escaped, number, first), listed, number_of(number))
 
     def freeze(self, key: Key, attempt: Records | None) -> bool:
